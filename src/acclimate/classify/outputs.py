@@ -7,12 +7,10 @@ import csv
 import hashlib
 import io
 import json
-import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from importlib.util import find_spec
 from itertools import chain, count, islice
-from math import prod
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -33,10 +31,7 @@ from acclimate.files import (
 )
 from acclimate.predict import COLUMNS, Prediction, Predictions
 
-PATH_COLUMNS = ("file", "sorted_to")
-HASH_BLOCK_BYTES = 2**20
 ROWS_PER_BLOCK = 1024  # rows that are read at a time
-PARQUET_BLOCK_BYTES = 2**22  # JSON lines that become parquet at a time
 FEATURES_DTYPE = np.dtype(np.float16)
 FEATURES_HINT = "It keeps the features for the second pass; free some space and resume, or start again with one pass."
 HINT = "The rows written so far are complete; free some space and resume."
@@ -84,19 +79,15 @@ def csv_lines(records: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> s
     for record in records:
         ranks = enumerate(record["predictions"], start=1)
         cells = {**record, **{f"{name}_{rank}": value for rank, answer in ranks for name, value in answer.items()}}
-        lines.append(",".join(_csv_cell(cells.get(column), column in PATH_COLUMNS) for column in columns) + "\n")
+        lines.append(
+            ",".join(_csv_cell(cells.get(column), column in ("file", "sorted_to")) for column in columns) + "\n"
+        )
     return "".join(lines)
-
-
-def json_lines(records: Iterable[Mapping[str, Any]]) -> str:
-    """Return a line of JSON per record, the best labels in a list."""
-    return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records)
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
     """Read the records of complete results, as `Prediction.to_record` makes them; numbers of csv are text."""
-    output = ResultFile(path, 1)
-    if output.checkpoint.is_file():
+    if ResultFile(path, 1).checkpoint.is_file():
         raise InputError(f"{path} is incomplete; complete it with `acclimate classify ... --resume` first.")
     try:
         if path.suffix.lower() == ".parquet":
@@ -116,15 +107,10 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 def write_results(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     """Replace results by others with the same columns, atomically."""
-    if path.suffix.lower() == ".csv":
-        columns = _columns_of(records)
-        content = (",".join(columns) + "\n" + csv_lines(records, columns)).encode()
-    elif path.suffix.lower() == ".parquet":
-        content = _to_parquet(io.StringIO(json_lines(records)))
-    else:
-        content = json_lines(records).encode()
+    columns = _columns_of(records) if path.suffix.lower() == ".csv" else []
+    text = _header(columns) + _lines(records, columns)
     with writing(path, hint="What was there before is untouched."):
-        write_atomically(path, content)
+        write_atomically(path, _to_parquet(io.StringIO(text)) if path.suffix.lower() == ".parquet" else text.encode())
 
 
 class ResultFile:
@@ -149,10 +135,6 @@ class ResultFile:
         self._hash = hashlib.sha256()
 
     @property
-    def _header(self) -> str:
-        return f"{','.join(self._columns)}\n" if self._columns else ""
-
-    @property
     def digest(self) -> str:
         """Digest of what was written so far."""
         return self._hash.hexdigest()
@@ -169,7 +151,7 @@ class ResultFile:
         if self._columns and records and {*_columns_of(records)} != {*self._columns}:
             why = "its columns are different: another --top-k, another version of acclimate, or columns of your own"
             raise InputError(f"cannot continue {self.path}: {why}. Choose another --out.")
-        content = (self._header + self._text(records)).encode()
+        content = (_header(self._columns) + _lines(records, self._columns)).encode()
         with writing(self.lines, hint=HINT):
             write_atomically(self.lines, content)
         self._hash = hashlib.sha256(content)
@@ -182,8 +164,9 @@ class ResultFile:
                 cut_back(self.lines, offset)
             else:
                 self.again.lines.unlink(missing_ok=True)
-                self.lines.write_bytes(self._header.encode())
-                self._hash = hashlib.sha256(self._header.encode())
+                header = _header(self._columns).encode()
+                self.lines.write_bytes(header)
+                self._hash = hashlib.sha256(header)
 
     def check(self, offset: int, digest: str, files: Collection[str]) -> None:
         """Refuse to continue a file whose first `offset` bytes are not those with this digest.
@@ -193,7 +176,7 @@ class ResultFile:
         try:
             with open_regular(self.lines) as file:
                 self._hash = hashlib.sha256()
-                while block := file.read(min(HASH_BLOCK_BYTES, offset - file.tell())):
+                while block := file.read(min(2**20, offset - file.tell())):
                     self._hash.update(block)
             own = self.digest == digest if offset else self._begins(files)
         except FileNotFoundError:
@@ -212,26 +195,24 @@ class ResultFile:
     def _begins(self, files: Collection[str]) -> bool:
         """Return True if the file is empty, or begins with the header and a row of one of the files."""
         with io.TextIOWrapper(open_regular(self.lines), "utf-8", errors="replace", newline="") as file:
-            if not self._header.startswith(file.read(len(self._header))):
-                return False
-            file.seek(0)
+            header = _header(self._columns)
             try:
+                own = header.startswith(file.read(len(header)))
+                file.seek(0)
                 first = next(self._records(file), None)
-                return first is None or not files or first["file"] in files
+                return own and (first is None or not files or first["file"] in files)
             except (ValueError, KeyError, TypeError, csv.Error):
                 return False
 
     def open_like(self, other: "ResultFile", size: int) -> None:
         """Begin with the first `size` bytes of another file; with none, as a new file."""
         self.open()
-        if size:
-            with writing(self.path, hint=HINT):
-                shutil.copyfile(other.lines, self.lines)
-                cut_back(self.lines, size)
+        with writing(self.path, hint=HINT), open(other.lines, "rb") as file:
+            self.lines.write_bytes(file.read(size or len(_header(self._columns))))
 
     def write(self, predictions: Sequence[Prediction]) -> None:
         """Append lines, all or none."""
-        content = self._text([prediction.to_record() for prediction in predictions]).encode()
+        content = _lines([each.to_record() for each in predictions], self._columns).encode()
         with writing(self.path, hint=HINT):
             append(self.lines, content)
         self._hash.update(content)
@@ -242,9 +223,6 @@ class ResultFile:
             records = islice(map(completed, count(), self._records(file)), start, stop)
             while block := list(islice(records, ROWS_PER_BLOCK)):
                 yield Predictions.from_records(block, class_names)
-
-    def _text(self, records: Sequence[Mapping[str, Any]]) -> str:
-        return csv_lines(records, self._columns) if self._columns else json_lines(records)
 
     def _records(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         return csv_records(lines) if self._columns else map(json.loads, lines)
@@ -290,7 +268,7 @@ class FeatureFile:
     def __init__(self, path: Path, shape: tuple[int, ...]) -> None:
         self.path = path
         self.shape = shape
-        self._row_size = FEATURES_DTYPE.itemsize * prod(shape)
+        self._row_size = np.empty(shape, FEATURES_DTYPE).nbytes
 
     def open(self, rows: int = 0) -> None:
         """Begin a new file, or cut the file back to a number of rows."""
@@ -337,16 +315,25 @@ def parquet_bytes(records: Iterable[Sequence[Mapping[str, Any]]], about: Mapping
 
 
 def _to_parquet(lines: TextIO) -> bytes:
-    parts = iter(lambda: lines.readlines(PARQUET_BLOCK_BYTES), [])
+    parts = iter(lambda: lines.readlines(2**22), [])
     return parquet_bytes([json.loads(line) for line in part] for part in parts)
 
 
-def _csv_cell(value: Any, path: bool = False) -> str:
+def _header(columns: Sequence[str]) -> str:
+    return ",".join(columns) + "\n" if columns else ""
+
+
+def _lines(records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Return a line of csv per record; without columns one of JSON, the best labels in a list."""
+    if columns:
+        return csv_lines(records, columns)
+    return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records)
+
+
+def _csv_cell(value: Any, path: bool) -> str:
     """Return a value as text, quoted where needed; csv of older Pythons does not quote a carriage return."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    if value is None or isinstance(value, bool):
+        return "" if value is None else str(value).lower()
     text = f"{value:.6f}".rstrip("0").ljust(6, "0") if isinstance(value, float) else to_cell(str(value), path)  # 0.5000
     return '"' + text.replace('"', '""') + '"' if any(character in text for character in ',"\r\n') else text
 

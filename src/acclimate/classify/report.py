@@ -4,14 +4,15 @@ import os
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from inspect import cleandoc
 from math import log
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
+from jinja2.filters import do_truncate
 
 from acclimate.classify.run import Classification
 from acclimate.classify.summary import EXAMPLES, FEW_IMAGES, Summary, paired_difference, ranked, score_text, wilson
@@ -22,22 +23,9 @@ from acclimate.methods import Adapter
 from acclimate.predict import NONE
 from acclimate.sources.source import Sample
 
-THUMBNAIL_PIXELS = 112  # longer side
-NAME_CHARACTERS = 200  # length of a name that is shown
 GALLERY_IMAGES = 240  # images below their labels; with the others the file stays under about 5 MB
 IMAGES_PER_PART = 3  # images per label and part of the state
 LEARNT_IMAGES = 72  # images of the state in all
-CHART_TOPS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)  # possible ends of an axis
-
-
-class Chart(NamedTuple):
-    """Shares as vertical bars."""
-
-    bars: list[tuple[str, float, float, float]]  # colour, left edge and width in 200ths of the chart, share
-    top: float  # the end of the vertical axis
-    ticks: Sequence[str]
-    caption: str
-    legend: Sequence[str] = ()
 
 
 def write_report(path: str | os.PathLike[str], run: Classification, title: str, settings: Mapping[str, object]) -> None:
@@ -51,7 +39,7 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
     found = sorted(filter(summary.after.__getitem__, order), key=lambda label: -summary.after[label])
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.filters |= {
-        "short": short,
+        "short": partial(do_truncate, environment, length=200, killwords=True, end="\u2026", leeway=0),
         "percent": percent,
         "score_text": score_text,
         "file_name": lambda path: PurePath(path).name,
@@ -75,7 +63,7 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
         order=order,
         found=found,
         judged=judged,
-        by_recall=sorted(judged, key=lambda label: _recall(summary, label)),
+        by_recall=sorted(judged, key=partial(_recall, summary)),
         by_answers=_by_sum(order, [summary.before, summary.after]),
         numbers=numbers,
         by_numbers=_by_sum(adapter.head.class_names, numbers.values()),
@@ -98,11 +86,6 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
         write_atomically(path, page.encode("utf-8", "backslashreplace"))  # a file name may not be valid Unicode
 
 
-def short(name: str) -> str:
-    """Return a name from outside, cut if it is very long."""
-    return name if len(name) <= NAME_CHARACTERS else name[: NAME_CHARACTERS - 1] + "\u2026"
-
-
 def percent(share: float) -> str:
     """Return a share in percent with three digits.
 
@@ -121,7 +104,7 @@ def _thumbnails(samples: Sequence[Sample]) -> Callable[[int], dict[str, str]]:
         if not 0 <= index < len(samples):
             return {"name": "", "content": ""}
         try:
-            content = b64encode(thumbnail(open_image(samples[index].read()), THUMBNAIL_PIXELS)).decode()
+            content = b64encode(thumbnail(open_image(samples[index].read()), pixels=112)).decode()
         except (ImageError, OSError):
             content = ""
         return {"name": samples[index].name, "content": content}
@@ -156,7 +139,7 @@ def setting_meanings(method: type[Adapter]) -> dict[str, str]:
     return found
 
 
-def _charts(summary: Summary) -> dict[str, Chart]:
+def _charts(summary: Summary) -> dict[str, dict[str, Any]]:
     bins = {"before": summary.before_bins, "after": summary.after_bins}
     scores = {kind: [number / summary.answered for number in numbers] for kind, numbers in bins.items()}
     sizes = [summary.bin_width] * (summary.answered // summary.bin_width) or [summary.answered]  # full bins, or one
@@ -181,13 +164,17 @@ def _charts(summary: Summary) -> dict[str, Chart]:
     }
 
 
-def _chart(series: Mapping[str, Sequence[float]], ticks: Sequence[str], caption: str, legend: Sequence[str]) -> Chart:
-    most = max(map(max, series.values()))
+def _chart(
+    series: Mapping[str, Sequence[float]], ticks: Sequence[str], caption: str, legend: Sequence[str]
+) -> dict[str, Any]:
+    """Return a chart of shares: bars of a colour, with left edge and width in 200ths of the chart, and a share."""
+    tops = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
+    top = next(top for top in tops if max(map(max, series.values())) <= top)
     bars = []
     for i, (kind, shares) in enumerate(series.items()):
         width = 200 / len(shares) / (len(series) + 0.25)  # a gap of a quarter bar after the bars of a bin
         bars += [(kind, 200 * j / len(shares) + i * width, width, share) for j, share in enumerate(shares)]
-    return Chart(bars, next(top for top in CHART_TOPS if most <= top), ticks, caption, legend)
+    return {"bars": bars, "top": top, "ticks": ticks, "caption": caption, "legend": legend}
 
 
 def _shown_entries(adapter: Adapter) -> dict[str, dict[str, list[Any]]]:

@@ -31,7 +31,6 @@ from acclimate.predict import NONE, Prediction, Predictions, readable_name, seco
 from acclimate.reading.walk import OnError, precision_of
 from acclimate.sources.source import Sample, can_be_read, file_sample
 
-MIN_DIGEST_CHARS = 32  # values from this length on are digests, and left out of messages
 Emit = Callable[[Sequence[Prediction], bool], None]  # predictions, and True if their answers are final
 
 
@@ -112,8 +111,8 @@ def check_identity(found: Mapping[str, Any], identity: Mapping[str, Any], result
     for name, value in identity.items():
         before = found.get(name)
         if before != value:
-            long = max(len(str(before)), len(str(value))) >= MIN_DIGEST_CHARS
-            was = "different" if long else f"{before}, not {value}"
+            # Digests are left out of the message.
+            was = "different" if max(len(str(before)), len(str(value))) >= 32 else f"{before}, not {value}"
             raise InputError(
                 f"cannot resume {results}: its {name} was {was}; pass what it was begun with, choose another --out, or "
                 "--overwrite it."
@@ -194,9 +193,13 @@ class Classification:
         """Answer the images that have no answer yet, until the run is stopped."""
         saved = monotonic()
         start = self.summary.images
-        keep = None if features is None else features.write
         batches = self.classifier.batches(
-            self.samples[start:], self.top_k, self.on_error, start=start, first_id=self.first_id, keep=keep
+            self.samples[start:],
+            self.top_k,
+            self.on_error,
+            start=start,
+            first_id=self.first_id,
+            keep=None if features is None else features.write,
         )
         with closing(batches):
             for batch in batches:
@@ -311,7 +314,20 @@ class Classification:
             predictions = Predictions.from_records(kept).rows if kept else []
         except (LookupError, TypeError, ValueError) as error:
             raise InputError(f"cannot continue {rows.path}: it was edited ({error}). Choose another --out.") from error
-        self._check_kept(predictions, rows.path)
+        labels = {*self.classifier.labels, NONE}
+        unsure = self.classifier.unsure
+        for each in (each for each in predictions if each.error is None):
+            why = ""
+            if others := [label for label in (each.label, each.zero_shot.label) if label not in labels]:
+                why = f"it has the label {others[0]!r}"
+            elif (each.none is not None) != self.classifier.rejects:
+                why = f"it was made {'without' if self.classifier.rejects else 'with'} --none-of-these"
+            elif each.unsure != (each.score < unsure) and abs(each.score - unsure) > 1e-3:
+                why = "it was made with another --unsure"
+            if why:
+                raise InputError(
+                    f"cannot continue {rows.path}: {why}. Use the options it was made with, or another --out."
+                )
         self._line_up([each.name for each in predictions], rows, moved=any(record["sorted_to"] for record in records))
         size = 0
         if len(self.samples) > len(kept) or self.more is not None:
@@ -322,23 +338,6 @@ class Classification:
         self.kept = Kept(self.summary.images, self.summary.answered, size)
         self.first_id -= self.kept.images  # ids are counted from there, and the new images come after the old ones
         return size
-
-    def _check_kept(self, predictions: Sequence[Prediction], path: Path) -> None:
-        """Refuse complete results that this classifier cannot have given."""
-        labels = {*self.classifier.labels, NONE}
-        unsure = self.classifier.unsure
-        for each in predictions:
-            if each.error is not None:
-                continue
-            why = ""
-            if others := [label for label in (each.label, each.zero_shot.label) if label not in labels]:
-                why = f"it has the label {others[0]!r}"
-            elif (each.none is not None) != self.classifier.rejects:
-                why = f"it was made {'without' if self.classifier.rejects else 'with'} --none-of-these"
-            elif each.unsure != (each.score < unsure) and abs(each.score - unsure) > 1e-3:
-                why = "it was made with another --unsure"
-            if why:
-                raise InputError(f"cannot continue {path}: {why}. Use the options it was made with, or another --out.")
 
     def _line_up(self, done: Sequence[str], rows: ResultFile, moved: bool = False) -> None:
         """Put the images that have rows first, in the order of these, and then all others."""

@@ -11,19 +11,17 @@ import shutil
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from acclimate.classify.outputs import read_results, write_results
 from acclimate.errors import InputError, RunError, reason
 from acclimate.files import write_atomically
 from acclimate.predict import is_true
 
-How = Literal["copy", "link", "move"]
 UNSURE = "unsure"  # folder of the answers that are unsure
-RESERVED = r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?"  # names that Windows keeps for itself
 
 
-def sort_images(results: Path, folder: Path, how: How = "copy") -> Counter[str]:
+def sort_images(results: Path, folder: Path, how: Literal["copy", "link", "move"] = "copy") -> Counter[str]:
     """Copy, link or move the images of results into `folder`, one subfolder per answer; returns the images of each.
 
     Corrected images go to the subfolder of their correct label, other unsure answers to "unsure". Images that could not
@@ -33,22 +31,19 @@ def sort_images(results: Path, folder: Path, how: How = "copy") -> Counter[str]:
     records = read_results(results)
     taken = {record["sorted_to"].casefold() for record in records if record["sorted_to"]}
     unsure = UNSURE if UNSURE not in {record["label"] for record in records} else f"{UNSURE}_"
-    planned: list[tuple[dict[str, Any], Path]] = []
-    for record in records:
-        source = Path(record["file"])
-        if record["error"] or not (record["sorted_to"] or source.is_file()):
-            continue
-        if not record["sorted_to"]:
-            group = unsure if is_true(record["unsure"]) else folder_name(record["label"])
-            group = folder_name(record["correct_label"]) if record["correct_label"] else group
-            record["sorted_to"] = _free(folder / group / source.name, taken)
-            taken.add(record["sorted_to"].casefold())  # some disks take upper and lower case as the same
-        planned.append((record, Path(record["sorted_to"])))
+    readable = [record for record in records if not record["error"]]
+    planned = [record for record in readable if record["sorted_to"] or Path(record["file"]).is_file()]
+    for record in (each for each in planned if not each["sorted_to"]):
+        group = unsure if is_true(record["unsure"]) else folder_name(record["label"])
+        group = folder_name(record["correct_label"]) if record["correct_label"] else group
+        record["sorted_to"] = _free(folder / group / Path(record["file"]).name, taken)
+        taken.add(record["sorted_to"].casefold())  # some disks take upper and lower case as the same
     write_results(results, records)
     counts: Counter[str] = Counter()
     failed = []
-    for record, target in planned:
+    for record in planned:
         source = Path(record["file"])
+        target = Path(record["sorted_to"])
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.exists() or target.is_symlink():
@@ -59,10 +54,9 @@ def sort_images(results: Path, folder: Path, how: How = "copy") -> Counter[str]:
                 target.symlink_to(source.resolve(strict=True))
             else:
                 _copy(source, target)
+            counts[target.parent.name] += 1
         except OSError as error:
             failed.append(f"{record['file']} to {target}: {reason(error)}")
-            continue
-        counts[target.parent.name] += 1
     if failed:
         first = f"{len(failed)} of {len(planned)} images could not be sorted. The first is {failed[0]}."
         other = " Links are not possible everywhere, copies are." if how == "link" else ""
@@ -83,7 +77,6 @@ def unsort_images(results: Path) -> tuple[int, list[str]]:
     """Undo `sort_images`; returns the number of images taken back, and those left because they are not as they were."""
     records = read_results(results)
     left = []
-    folders = set()
     there = [each for each in records if each["sorted_to"]]
     if there and not any(Path(each[name]).exists() for each in there for name in ("file", "sorted_to")):
         raise InputError(f"no image is where {results} says; undo from the folder in which they were sorted.")
@@ -103,11 +96,9 @@ def unsort_images(results: Path) -> tuple[int, list[str]]:
             left.append(f"{target} ({reason(error)})")
             continue
         record["sorted_to"] = None
-        folders.add(target.parent)
-    for folder in folders:
-        for empty in (folder, folder.parent):
+        for folder in (target.parent, target.parent.parent):
             with suppress(OSError):  # it has other files
-                empty.rmdir()
+                folder.rmdir()
     write_results(results, records)
     return len(there) - len(left), left
 
@@ -119,17 +110,17 @@ def folder_name(label: str) -> str:
         >>> folder_name("AC/DC: live"), folder_name("..")
         ('AC_DC_ live', '_')
     """
+    reserved = r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?"  # names that Windows keeps for itself
     name = re.sub(r'[\x00-\x1f<>:"/\\|?*]', "_", label).rstrip(". ").lstrip()[:100]
-    return f"{name}_" if not name or re.fullmatch(RESERVED, name, re.IGNORECASE) else name
+    return f"{name}_" if not name or re.fullmatch(reserved, name, re.IGNORECASE) else name
 
 
 def _is_made_of(target: Path, source: Path) -> bool:
     """Return True if a file is a link to another one, or a copy of it that was not changed."""
     if target.is_symlink():
         return target.resolve() == source.resolve()
-    if not target.is_file() or not source.is_file() or target.samefile(source):
-        return False
-    return filecmp.cmp(source, target, shallow=False)
+    other_file = target.is_file() and source.is_file() and not target.samefile(source)
+    return other_file and filecmp.cmp(source, target, shallow=False)
 
 
 def _free(target: Path, taken: set[str]) -> str:

@@ -3,10 +3,10 @@
 import heapq
 import sys
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 from zlib import crc32
 
 from acclimate.errors import count
@@ -15,19 +15,17 @@ from acclimate.predict import Prediction
 Z = 1.959963984540054  # 95 % of a normal distribution lie within this many standard deviations
 FEW_IMAGES = 30  # accuracy on fewer images says little
 BINS = 20  # bins of a histogram of scores
-MAX_STREAM_BINS = 128  # bins along the stream; with more, two become one
 SHOWN = 24  # least sure, and most changed predictions
 WRONG = 48  # most confident wrong answers
 EXAMPLES = 6  # images per label
 MAX_PAIRS = 10_000  # kinds of changes or confusions counted at a time; beyond, the rare ones are dropped
 REASONS = 20  # unreadable images that are listed
 
-Interval = tuple[float, float]
-Key = TypeVar("Key", bound=Hashable)
+Pair = tuple[str, str]
 Heap = list[list[Any]]  # [rank, minus position, record]: of equal ranks the earlier stays
 
 
-def wilson(right: int, total: int) -> Interval:
+def wilson(right: int, total: int) -> tuple[float, float]:
     """Return the 95 % confidence interval of a proportion (Wilson, 1927).
 
     Examples:
@@ -41,7 +39,7 @@ def wilson(right: int, total: int) -> Interval:
     return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
-def paired_difference(gained: int, lost: int, total: int) -> Interval:
+def paired_difference(gained: int, lost: int, total: int) -> tuple[float, float]:
     """Return the 95 % confidence interval of the difference of two accuracies on the same images.
 
     Only the images that one of the two answers correctly matter: `gained` and `lost` of `total`. Half an image is added
@@ -123,7 +121,7 @@ class Summary:
     bin_width: int = 50  # answers in a bin of the stream; with fewer, the share of changes would be chance
     stream: list[int] = field(default_factory=list)  # changed answers in each bin; the last bin may not be full
     stream_online: list[int] = field(default_factory=list)  # the same for the answers given when the image came
-    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # changes by old and new label; see MAX_PAIRS
+    pairs: Counter[Pair] = field(default_factory=Counter)  # changes by old and new label; see MAX_PAIRS
     most_changed: Heap = field(default_factory=list)  # ranked by the rise of the score
     least_sure: Heap = field(default_factory=list)  # ranked by the score, the lowest first
     # Random images by answer: [index, score, True unless known to be wrong]
@@ -137,10 +135,10 @@ class Summary:
     gained: int = 0  # answers that are right after adapting only
     judged_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # adapted scores, as in `after_bins`
     right_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # scores of right answers
-    confusions: Counter[tuple[str, str]] = field(default_factory=Counter)  # images by truth and wrong answer
+    confusions: Counter[Pair] = field(default_factory=Counter)  # images by truth and wrong answer
     wrong: Heap = field(default_factory=list)  # ranked by the score
 
-    max_bins: ClassVar[int] = MAX_STREAM_BINS
+    max_bins: ClassVar[int] = 128  # bins along the stream; with more, two become one
 
     @property
     def answered(self) -> int:
@@ -214,7 +212,11 @@ class Summary:
         for row, flags in enumerate(zip(block.stream, block.stream_online, strict=True)):
             self._extend_stream(bool(flags[0]), bool(flags[1]), answered + row)
         self.reasons += block.reasons[: REASONS - len(self.reasons)]
-        heaps = [(getattr(self, name), getattr(block, name), most) for name, most in HEAP_SIZES.items()]
+        heaps = [
+            (self.most_changed, block.most_changed, SHOWN),
+            (self.least_sure, block.least_sure, SHOWN),
+            (self.wrong, block.wrong, WRONG),
+        ]
         heaps += [(self.examples.setdefault(label, []), heap, EXAMPLES) for label, heap in block.examples.items()]
         for heap, new, most in heaps:
             for rank, position, record in new:
@@ -275,7 +277,6 @@ class BlockSummary(Summary):
 
 
 PAIRED = ("pairs", "confusions")
-HEAP_SIZES = {"most_changed": SHOWN, "least_sure": SHOWN, "wrong": WRONG}
 COUNTED = ("before", "after", "truths", "judged", "right", "right_before")
 
 
@@ -288,7 +289,7 @@ def _bin(score: float) -> int:
     return min(int(score * BINS), BINS - 1)
 
 
-def _bounded(counter: Counter[Key], more: Iterable[Key] | Mapping[Key, int]) -> Counter[Key]:
+def _bounded(counter: Counter[Pair], more: Iterable[Pair] | Mapping[Pair, int]) -> Counter[Pair]:
     """Count more keys, and drop the rare half of the keys if there are too many."""
     counter.update(more)
     return counter if len(counter) <= MAX_PAIRS else Counter(dict(counter.most_common(MAX_PAIRS // 2)))
