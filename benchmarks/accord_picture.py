@@ -59,7 +59,7 @@ def compare(accord: Accord, evidence: Any) -> dict[str, float]:
     own = evidence.probs.argmax(axis=1)
     values = {f"weight of {expert}": weight for expert, weight in zip(EXPERTS, known.weights, strict=True)}
     for number, belief in enumerate(BELIEFS):
-        views = [scores.of_view(number, view, known.taus[number]).argmax(axis=1) for view in (0, 1)]
+        views = [scores.scored(number, view, known.taus[number], 0.5).argmax(axis=1) for view in scores.views[number]]
         losses = [evidence.probs[rows, own] - evidence.probs[rows, view] for view in views]
         values[f"{belief} with itself"] = np.mean(views[0] == views[1])
         values[f"{belief} with zero-shot"] = np.mean([view == own for view in views])

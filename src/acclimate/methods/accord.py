@@ -30,12 +30,9 @@ from acclimate.methods.two_views import (
 )
 
 BLOCK_SAMPLES = 32  # parameters change at multiples of it
-GROWTH = 1.25  # each position where parameters change is at least so many times the one before
 MEASURED_SAMPLES = 4096  # samples of a finished stream on which temperatures and agreement are measured
 MEASURED_CLASSES = 128  # above so many classes, temperatures are measured on a part of the samples
 SHORTEST_STREAM = 16  # shorter streams are not learnt anew in the second pass
-EVENING_STEPS = 4  # steps of the iteration that evens answers out
-VETO_SLOPE = 5.0  # how sharply even is ruled out as the information reaches UNEVEN
 FEW_CLASSES = 0.6  # fraction of the classes below which some are said to be missing
 NEGLIGIBLE_WEIGHT = 1e-4  # an expert with less weight is not asked
 
@@ -46,9 +43,8 @@ class Parameters(NamedTuple):
     model: TwoViews
     taus: Sequence[float] = (FIRST_TAU, FIRST_TAU)  # temperatures of the classifier, by belief
     weights: Sequence[float] = (1.0, 0.0, 0.0)  # weights of zero-shot, "even" and "seen"
-    trust: float = (
-        1.0  # factor on the log-shares of the classes: how sure zero-shot is, by whose labels they are counted
-    )
+    # Factor on the log-shares of the classes: how sure zero-shot is, by whose labels they are counted
+    trust: float = 1.0
     zero_shot_offset: Array | float = 0.0  # (K,) added to zero-shot's logits to even them out
     beta: float = 1.0  # temperature of the answer
     offset: Array | float = 0.0  # (K,) added to the answer to even it out
@@ -59,7 +55,9 @@ class Parameters(NamedTuple):
         pooled = self.weights[0] * log_probs
         for belief, weight in enumerate(self.weights[1:]):
             if weight > NEGLIGIBLE_WEIGHT:
-                pooled += weight * log_softmax(scores.of_both(belief, self.taus[belief], self.trust))
+                pooled += weight * log_softmax(
+                    scores.scored(belief, scores.distances(belief), self.taus[belief], self.trust)
+                )
         return log_probs, pooled
 
 
@@ -121,24 +119,26 @@ class Accord(Adapter):
             raise InputError(f"rounds must be at least 0, got {self.rounds}.")
         self.sums = self.declare("sums", self._new_sums())
         beliefs = len((EVEN, SEEN))
-        counted = Sums(
-            self.head,
-            samples=(1,),
-            evened=(CLASSES,),  # zero-shot's answers, evened out
-            answered=(CLASSES,),
-            predicted=(CLASSES,),  # samples by zero-shot's class
-            equal=(1,),  # samples with zero-shot's class of the sample before
-            compared=(1,),  # samples on which the views were compared
-            confidence=(1,),  # zero-shot's confidence
-            agree=(beliefs,),  # samples on which the views agree with each other
-            with_zero_shot=(beliefs,),  # samples on which a view agrees with zero-shot
-            stake=(beliefs,),
-            information=(1,),  # information in the shares of the classes
-            tempered=(1,),  # samples on which temperatures were measured
-            reached=(len(BETAS),),  # confidence of the answer at each temperature
-            losses=(beliefs, len(TAUS)),  # cross-entropies to zero-shot at each temperature of the classifier
+        self.counted = self.declare(
+            "counted",
+            Sums(
+                self.head,
+                samples=(1,),
+                evened=(CLASSES,),  # zero-shot's answers, evened out
+                answered=(CLASSES,),
+                predicted=(CLASSES,),  # samples by zero-shot's class
+                equal=(1,),  # samples with zero-shot's class of the sample before
+                compared=(1,),  # samples on which the views were compared
+                confidence=(1,),  # zero-shot's confidence
+                agree=(beliefs,),  # samples on which the views agree with each other
+                with_zero_shot=(beliefs,),  # samples on which a view agrees with zero-shot
+                stake=(beliefs,),
+                information=(1,),  # information in the shares of the classes
+                tempered=(1,),  # samples on which temperatures were measured
+                reached=(len(BETAS),),  # confidence of the answer at each temperature
+                losses=(beliefs, len(TAUS)),  # cross-entropies to zero-shot at each temperature of the classifier
+            ),
         )
-        self.counted = self.declare("counted", counted)
         # Of the last sample: its probabilities, and 1 for zero-shot's class. Merged streams have no last sample.
         self.last = self.declare("last", Tensors(self.head, dtype="float64", probs=(CLASSES,), predicted=(CLASSES,)))
 
@@ -155,10 +155,13 @@ class Accord(Adapter):
         )
 
     def settles_at(self, seen: int) -> int:
-        """Return the next of growing positions, the first late enough to have seen a quarter of the classes."""
+        """Return the next of growing positions, the first late enough to have seen a quarter of the classes.
+
+        Each is a multiple of a block, and at least 1.25 times the one before.
+        """
         position = BLOCK_SAMPLES * ceil(max(1.0, len(self.head) / 4 / BLOCK_SAMPLES))
         while position <= seen:
-            position = max(position + BLOCK_SAMPLES, BLOCK_SAMPLES * ceil(GROWTH * position / BLOCK_SAMPLES))
+            position = max(position + BLOCK_SAMPLES, BLOCK_SAMPLES * ceil(1.25 * position / BLOCK_SAMPLES))
         return position
 
     # Online
@@ -190,14 +193,18 @@ class Accord(Adapter):
                     losses=cross_entropies(scores, evidence.probs, rows),
                     reached=confidence_reached(pooled[rows]),
                 )
-        # Labels are the mean of the answer, which learns, and of zero-shot, which does not drift.
-        self._learn(self.sums, evidence.features, 0.5 * (answered + probs))
+        self._learn(self.sums, evidence.features, self._label(answered, probs))
         return Step(logits)
 
     def _tempered(self, first: int) -> slice:
         """Return the samples, from position `first` on, on which temperatures are measured: fewer for many classes."""
         every = max(1, len(self.head) // MEASURED_CLASSES)
         return slice(-first % every, None, every)
+
+    @staticmethod
+    def _label(answered: Array, probs: Array) -> Array:
+        # The mean of the answer, which learns, and of zero-shot, which does not drift.
+        return 0.5 * (answered + probs)
 
     @staticmethod
     def _learn(sums: Sums, features: Array, labels: Array) -> None:
@@ -217,12 +224,12 @@ class Accord(Adapter):
         xp = namespace(answered)
         predicted = evidence.predicted
         before = np.flatnonzero(to_host(self.last["predicted"]))
-        equal = np.count_nonzero(np.diff(np.append(before, predicted)) == 0)
+        equal = float(np.count_nonzero(np.diff(np.append(before, predicted)) == 0))
         like = self.counted["samples"]
         self.counted.add(
             samples=move(np.array([float(len(evidence))]), like),
             predicted=move(np.bincount(predicted, minlength=len(self.head)).astype(float), like),
-            equal=move(np.array([float(equal)]), like),
+            equal=move(np.array([equal]), like),
             answered=xp.sum(answered, axis=0),
             evened=xp.sum(xp.exp(log_softmax(evidence.logits + self.trial)), axis=0),
         )
@@ -254,8 +261,7 @@ class Accord(Adapter):
             return
         self.likeness = self._likeness(figures)
         self.trial = self._offset(figures["evened"], 1.0)
-        model = TwoViews(self.sums, samples, self.head.class_vectors, self.ANCHORS, self.SHRINK)
-        self.parameters = Parameters(model)
+        self.parameters = Parameters(self._model(self.sums, samples))
         if not figures["compared"][0]:
             return
         # Where classes come in runs, their shares so far say nothing of the next sample: only even is asked.
@@ -264,11 +270,18 @@ class Accord(Adapter):
         self.parameters = self.parameters._replace(
             taus=[best_tau(losses) for losses in figures["losses"]],
             weights=weights,
-            trust=float(figures["confidence"][0] / figures["compared"][0]),
+            trust=self._trust(figures),
             zero_shot_offset=strength * self.trial,
             beta=temperature(figures, weights),
             offset=self._offset(figures["answered"], strength),
         )
+
+    def _model(self, sums: Sums, samples: float) -> TwoViews:
+        return TwoViews(sums, samples, self.head.class_vectors, self.ANCHORS, self.SHRINK)
+
+    @staticmethod
+    def _trust(figures: Figures) -> float:
+        return float(figures["confidence"][0] / figures["compared"][0])
 
     def _likeness(self, figures: Figures) -> float:
         """Return how often neighbours have one class beyond chance, less what may be luck."""
@@ -284,7 +297,7 @@ class Accord(Adapter):
         With few classes and a poor zero-shot, even may score well, but features are then far likelier under the shares.
         """
         found = float(figures["information"][0]) / float(figures["tempered"][0])
-        out = 1.0 / (1.0 + np.exp(np.clip(VETO_SLOPE * (1.0 - found / self.UNEVEN), -30.0, 30.0)))
+        out = 1.0 / (1.0 + np.exp(np.clip(5.0 * (1.0 - found / self.UNEVEN), -30.0, 30.0)))
         pairs = zip(self._weights(figures, (EVEN, SEEN)), self._weights(figures, (SEEN,)), strict=True)
         return [float((1.0 - out) * both + out * seen) for both, seen in pairs]
 
@@ -307,8 +320,7 @@ class Accord(Adapter):
 
     def _offset(self, answered: HostArray, strength: float) -> Array:
         """Return offsets (K,) that make classes which are answered more often than others less likely."""
-        more_often = (answered + 1.0) / (answered.mean() + 1.0)
-        return move(-strength * np.log(more_often), self.head.class_vectors)
+        return move(-strength * np.log((answered + 1.0) / (answered.mean() + 1.0)), self.head.class_vectors)
 
     def advice(self) -> str:
         """Say how many classes seem to occur, where "seen" is believed and they are few."""
@@ -348,7 +360,7 @@ class Accord(Adapter):
         for parameters in rounds:
             log_probs, pooled = parameters.pool(evidence.logits, parameters.model(evidence.features, labels))
             answer = log_softmax(parameters.beta * pooled)
-            labels = 0.5 * (xp.exp(answer) + xp.exp(log_probs))
+            labels = self._label(xp.exp(answer), xp.exp(log_probs))
         return answer, labels
 
     def _round(self, features: Array, rounds: Sequence[Parameters]) -> Parameters:
@@ -357,9 +369,8 @@ class Accord(Adapter):
         for _, evidence in observed(self.head, features):
             self._learn(sums, evidence.features, self._relabel(evidence, rounds)[1])
         sums.settle()
-        samples = features.shape[0]
-        model = TwoViews(sums, samples, self.head.class_vectors, self.ANCHORS, self.SHRINK)
-        step = ceil(samples / max(256, min(MEASURED_SAMPLES, 2**22 // len(self.head))))
+        model = self._model(sums, features.shape[0])
+        step = ceil(features.shape[0] / max(256, min(MEASURED_SAMPLES, 2**22 // len(self.head))))
         evidence = self.head.observe(features[::step])
         scores = model(evidence.features, self._relabel(evidence, rounds)[1])
         rows = self._tempered(0)
@@ -368,25 +379,24 @@ class Accord(Adapter):
         figures = {name: to_host(each) for name, each in measured.items()}
         weights = self._weigh(figures)
         strength = self._evenness(weights)
-        trial = self._evened(log_softmax(evidence.logits), 1.0, step)
         parameters = Parameters(
             model,
             taus,
             weights,
-            trust=float(figures["confidence"][0] / figures["compared"][0]),
-            zero_shot_offset=strength * trial,
+            trust=self._trust(figures),
+            zero_shot_offset=strength * self._evened(log_softmax(evidence.logits), 1.0, step),
         )
         _, pooled = parameters.pool(evidence.logits, scores)
         figures["reached"] = to_host(confidence_reached(pooled[rows]))
         beta = temperature(figures, weights)
         return parameters._replace(beta=beta, offset=self._evened(log_softmax(beta * pooled), strength, step))
 
-    def _evened(self, log_probs: Array, strength: float, step: int) -> Array:
+    def _evened(self, log_probs: Array, strength: float, step: int, iterations: int = 4) -> Array:
         """Return offsets (K,) that follow from their own effect on log-probabilities (B, K) of one sample in `step`."""
         xp = namespace(log_probs)
         offset = xp.zeros_like(log_probs[0, :])
         probs = xp.exp(log_probs)
-        for _ in range(EVENING_STEPS if strength else 0):
+        for _ in range(iterations if strength else 0):
             factors = xp.exp(offset)
             answered = step * to_host(factors * ((1.0 / (probs @ factors)) @ probs))
             offset += (self._offset(answered, strength) - offset) / (1.0 + strength)

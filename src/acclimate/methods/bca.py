@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from acclimate.arrays import Array, HostArray, namespace, softmax_and_entropy, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
@@ -56,10 +54,10 @@ class BCA(Adapter):
         """Declare the displacements of prototypes and priors from their start, and the numbers of updates."""
         if self.prototype_weight <= 0 or self.prior_weight <= 0:
             raise InputError("prototype_weight and prior_weight must be above 0.")
-        tensors = Tensors(
-            self.head, moved=(CLASSES, DIM), moves=(CLASSES,), priors=(CLASSES, CLASSES), updates=(CLASSES,)
+        self.tensors = self.declare(
+            "tensors",
+            Tensors(self.head, moved=(CLASSES, DIM), moves=(CLASSES,), priors=(CLASSES, CLASSES), updates=(CLASSES,)),
         )
-        self.tensors = self.declare("tensors", tensors)
 
     def derive(self) -> None:
         """Compute the prototypes (K, d)."""
@@ -102,4 +100,4 @@ class BCA(Adapter):
     def learnt(self) -> dict[str, HostArray]:
         """Return the samples that moved each prototype, and the prior that it still means its class."""
         dump = self.tensors.dump()
-        return {"samples": dump["moves"], "prior": 1.0 + np.diagonal(dump["priors"])}
+        return {"samples": dump["moves"], "prior": 1.0 + dump["priors"].diagonal()}

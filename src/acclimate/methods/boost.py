@@ -77,7 +77,7 @@ class BoostAdapter(TDA):
         for i in range(samples):
             ranks = entropies[i].tolist()
             labels = classes[i].tolist()
-            predicted = int(classes[i, 0])
+            predicted = labels[0]
             for label in {labels[view] for view in [0, *confident[i]]} - queues.keys():
                 entries = self.positive_cache.queues.get(label, [])
                 queues[label] = [(rank, entry_id, self.positive_cache.keys[slot]) for rank, entry_id, slot in entries]
@@ -94,5 +94,5 @@ class BoostAdapter(TDA):
         return votes
 
     def _read(self, feature: Array, entries: list[Kept]) -> float:
-        products = [float(feature @ key) for _, _, key in entries]
-        return self.positive_alpha * sum(exp(self.positive_beta * (product - 1.0)) for product in products)
+        weights = (exp(self.positive_beta * (float(feature @ key) - 1.0)) for _, _, key in entries)
+        return self.positive_alpha * sum(weights)

@@ -107,7 +107,6 @@ class DOTA(Adapter):
     def learnt(self) -> dict[str, HostArray]:
         """Return samples per class, and the angle in degrees between its mean and its text vector (90 for no mean)."""
         means = self.sums.total("features")
-        vectors = to_host(self.head.class_vectors)
         lengths = np.maximum(np.linalg.norm(means, axis=1), np.finfo(means.dtype).tiny)
-        cosines = np.clip((means * vectors).sum(axis=1) / lengths, -1.0, 1.0)
+        cosines = np.clip((means * to_host(self.head.class_vectors)).sum(axis=1) / lengths, -1.0, 1.0)
         return {"samples": self.sums.total("counts"), "degrees from text": np.degrees(np.arccos(cosines))}

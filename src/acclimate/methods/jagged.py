@@ -79,8 +79,7 @@ def add_by_class(sums: Array, weights: Array, layout: Layout, factor: float = 1.
             total = namespace(weights).embedding_bag(weights, layout.entries, layout.starts, mode=0)[0]
             sums.index_add_(0, layout.classes, total, alpha=factor)
     elif layout.entries:
-        if factor != 1.0:
-            weights *= factor
+        weights *= factor
         total = weights[layout.entries[0]]
         for entries in layout.entries[1:]:
             total[: entries.shape[0]] += weights[entries]

@@ -96,6 +96,6 @@ class OGA(Adapter):
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return zero-shot logits plus the logarithms of the Gaussians, (B, K)."""
         plan = self.cache.plan(np.full(len(ids), learn), evidence.predicted, evidence.host_entropy, ids)
-        logits = evidence.logits + evidence.features @ self.weights.T + self.offsets
         self.cache.commit(plan, evidence.features)
+        logits = evidence.logits + evidence.features @ self.weights.T + self.offsets
         return Step(logits, {"cache": Change(plan.samples, plan.dropped)})

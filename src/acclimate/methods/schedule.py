@@ -69,13 +69,11 @@ def schedule(
     plan = Schedule()
     newcomer_in: dict[int, int] = {}  # slot -> index of the newcomer of this batch that holds it
     for sample, label, rank, entry_id in offers:
-        queue = plan.queues.get(label) or queues.get(label, [])
+        queue = list(plan.queues.get(label) or queues.get(label, []))
         if len(queue) < capacity:
-            queue = queue.copy()
             slot = size
             size += 1
         elif (evicted := eviction_rule(queue, rank, entry_id)) is not None:
-            queue = queue.copy()
             _, dropped, slot = queue.pop(evicted)
             plan.dropped.append(dropped)
             if slot in newcomer_in:

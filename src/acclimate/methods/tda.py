@@ -11,7 +11,6 @@ from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods import Adapter, Cache, Change, MergeRule, Step, register
 from acclimate.methods.jagged import compact
-from acclimate.methods.schedule import Schedule
 
 
 @register
@@ -100,7 +99,15 @@ class TDA(Adapter):
         """Return zero-shot logits plus the votes of both caches, except for samples that bypass them."""
         features = evidence.features
         logits = evidence.logits
-        positive, negative = self._plan(evidence, ids) if learn else (Schedule(), Schedule())
+        predicted = evidence.predicted
+        entropy = evidence.host_entropy
+        positive = self.positive_cache.plan(np.full(len(ids), learn and self.positive), predicted, entropy, ids)
+        unit = log2(len(self.head))
+        uncertain = (self.entropy_low * unit < entropy) & (entropy < self.entropy_high * unit)
+        negative = self.negative_cache.plan(uncertain & (learn and self.negative), predicted, entropy, ids)
+        if negative.samples:
+            probs = to_host(evidence.probs[index(negative.samples, evidence.probs)])
+            negative.targets = compact((self.mask_low < probs) & (probs < self.mask_high))
         votes = namespace(logits).empty(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
         votes[...] = logits.T
         self.positive_cache.vote(
@@ -128,19 +135,6 @@ class TDA(Adapter):
             "negative": Change(negative.samples, negative.dropped),
         }
         return Step(votes.T, changes)
-
-    def _plan(self, evidence: Evidence, ids: HostArray) -> tuple[Schedule, Schedule]:
-        """Offer every sample to the positive cache, and the moderately uncertain ones to the negative cache."""
-        predicted = evidence.predicted
-        entropy = evidence.host_entropy
-        positive = self.positive_cache.plan(np.full(len(ids), self.positive), predicted, entropy, ids)
-        unit = log2(len(self.head))
-        uncertain = (self.entropy_low * unit < entropy) & (entropy < self.entropy_high * unit)
-        negative = self.negative_cache.plan(uncertain & self.negative, predicted, entropy, ids)
-        if negative.samples:
-            probs = to_host(evidence.probs[index(negative.samples, evidence.probs)])
-            negative.targets = compact((self.mask_low < probs) & (probs < self.mask_high))
-        return positive, negative
 
     def _bypassing(self, samples: int, learn: bool) -> int:
         """Return the number of the next samples to answer zero-shot; all or none when nothing is learnt."""

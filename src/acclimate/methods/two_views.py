@@ -37,20 +37,13 @@ class Scores(NamedTuple):
     views: tuple[list[Array], list[Array]]  # (B, K) by belief and view
     log_shares: Array  # (K,), or (B, K) where a sample does not count itself
 
-    def of_view(self, belief: int, view: int, tau: float) -> Array:
-        """Return the scores (B, K) of one view, which counts for half of the answer, so with half of the shares."""
-        scores = tau * self.views[belief][view]
-        return scores if belief == EVEN else scores + 0.5 * self.log_shares
-
-    def of_both(self, belief: int, tau: float, trust: float) -> Array:
-        """Return the scores (B, K) of both views together, where shares are believed as far as `trust`."""
-        scores = tau * self.distances(belief)
-        return scores if belief == EVEN else scores + trust * self.log_shares
+    def scored(self, belief: int, distances: Array, tau: float, trust: float) -> Array:
+        """Return the scores (B, K) of one view or of both, where shares are believed as far as `trust`."""
+        return tau * distances if belief == EVEN else tau * distances + trust * self.log_shares
 
     def distances(self, belief: int) -> Array:
         """Return the sum of both views (B, K), without the shares."""
-        first, second = self.views[belief]
-        return first + second
+        return self.views[belief][0] + self.views[belief][1]
 
 
 class TwoViews:
@@ -162,7 +155,8 @@ def compare_views(scores: Scores, taus: Sequence[float], probs: Array) -> dict[s
     sure = probs[rows, own]
     found: dict[str, list[Array]] = {"agree": [], "with_zero_shot": [], "stake": []}
     for belief, tau in enumerate(taus):
-        tops = [xp.argmax(scores.of_view(belief, view, tau), axis=-1) for view in range(len(VIEWS))]
+        # A view counts for half of the answer, so with half of the shares.
+        tops = [xp.argmax(scores.scored(belief, view, tau, 0.5), axis=-1) for view in scores.views[belief]]
         found["agree"].append(xp.sum(xp.astype(tops[0] == tops[1], xp.float32)))
         found["with_zero_shot"].append(sum(xp.sum(xp.astype(top == own, xp.float32)) for top in tops) / 2)
         found["stake"].append(sum(xp.sum(sure - probs[rows, top]) for top in tops) / 2)

@@ -42,20 +42,21 @@ class Zero(Adapter):
         unit = evidence.views
         assert unit is not None  # `adapt` checks this
         xp = namespace(unit)
-        where = device(unit)
         samples, views, dim = unit.shape
         each = self.head.observe_unit(xp.reshape(unit, (-1, dim)))
         order = xp.argsort(xp.reshape(each.entropy, (samples, views)), axis=-1, stable=True)
-        flat = order + views * xp.arange(samples, device=where)[:, None]
+        rows = xp.arange(samples, device=device(unit))
+        flat = order + views * rows[:, None]
         best = xp.argmax(each.logits, axis=-1)[flat]
         voters = max(1, int(self.voters * views))
         votes = best[:, :voters]
-        counts = xp.sum(xp.astype(votes[:, :, None] == xp.arange(len(self.head), device=where), unit.dtype), axis=1)
+        counts = xp.sum(
+            xp.astype(votes[:, :, None] == xp.arange(len(self.head), device=device(unit)), unit.dtype), axis=1
+        )
         leads = counts == xp.max(counts, axis=-1, keepdims=True)
 
         # Where one class leads alone, its first follower in this walk is for the winner as well.
         walk = xp.concat([best[:, voters:], votes], axis=1)
-        rows = xp.arange(samples, device=where)
         decides = xp.argmax(xp.astype(leads[rows[:, None], walk], xp.int64), axis=1)
         winner = walk[rows, decides][:, None]
         agree = xp.astype(votes == winner, unit.dtype)

@@ -51,16 +51,18 @@ class CoCoOp(TrainedPrompt):
         super().setup()
         tokens, width = self.words(self.context).shape
         hidden = max(1, self.head.dim // NARROWER)
-        learned = Tensors(
-            self.head,
-            weight_1=(hidden, DIM),
-            bias_1=(hidden,),
-            weight_2=(width, hidden),
-            bias_2=(width,),
-            mean_shift=(width,),
-            context=(tokens, width),
+        self.learned = self.declare(
+            "learned",
+            Tensors(
+                self.head,
+                weight_1=(hidden, DIM),
+                bias_1=(hidden,),
+                weight_2=(width, hidden),
+                bias_2=(width,),
+                mean_shift=(width,),
+                context=(tokens, width),
+            ),
         )
-        self.learned = self.declare("learned", learned)
         # The context of the mean image, for `acclimate.prompts.LearnedPrompts`
         self.exported = self.declare("exports", Tensors(self.head, context=(tokens, width)))
 

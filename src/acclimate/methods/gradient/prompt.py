@@ -14,11 +14,6 @@ from acclimate.methods import Adapter, FewShot, Labelled, Progress
 Tensor = Any  # torch.Tensor
 LOSS_SCALE = 1024.0  # keeps small gradients above the smallest number of half precision
 LARGEST_SEED = 2**63  # PyTorch takes no larger ones
-# Settings of SGD, as CoOp and CoCoOp train
-WARM_UP_RATE = 1e-5
-MOMENTUM = 0.9
-WEIGHT_DECAY = 5e-4
-DIVERGED = 1e3  # no number of a prompt or of a network that makes sense is as large
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -107,7 +102,7 @@ class TrainedPrompt(FewShot, PromptMethod):
     def rate(self, epoch: int) -> float:
         """Return the learning rate of an epoch: a small one in the first of several, then along a cosine."""
         annealed = self.learning_rate * (1 + cos(pi * max(0, epoch - 1) / self.epochs)) / 2
-        return annealed if epoch or self.epochs == 1 else WARM_UP_RATE
+        return annealed if epoch or self.epochs == 1 else 1e-5
 
     def train(
         self,
@@ -128,7 +123,7 @@ class TrainedPrompt(FewShot, PromptMethod):
         truth = torch.as_tensor(labels, dtype=torch.int64, device=versions.device)
         for parameter in parameters:
             parameter.requires_grad_()
-        optimiser = torch.optim.SGD(parameters, self.learning_rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
+        optimiser = torch.optim.SGD(parameters, self.learning_rate, momentum=0.9, weight_decay=5e-4)
         for epoch in range(self.epochs):
             optimiser.param_groups[0]["lr"] = self.rate(epoch)
             order = rng.permutation(len(labels))
@@ -138,7 +133,8 @@ class TrainedPrompt(FewShot, PromptMethod):
                 loss = torch.nn.functional.cross_entropy(logits_of(versions[chosen, version]), truth[chosen])
                 descend(optimiser, loss, parameters)
                 progress(1)
-            if not max(float(each.detach().abs().max()) for each in parameters) < DIVERGED:
+            # No number of a prompt or of a network that makes sense is as large as 1000.
+            if not max(float(each.detach().abs().max()) for each in parameters) < 1e3:
                 raise InputError("the training diverged: the learned vectors became too long. Lower learning_rate.")
 
 
