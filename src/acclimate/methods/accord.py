@@ -14,7 +14,6 @@ from acclimate.methods import CLASSES, DIM, Adapter, MergeRule, Step, Sums, Tens
 from acclimate.methods.two_views import (
     BETAS,
     EVEN,
-    FIRST_TAU,
     SEEN,
     TAUS,
     VIEWS,
@@ -32,16 +31,13 @@ from acclimate.methods.two_views import (
 BLOCK_SAMPLES = 32  # parameters change at multiples of it
 MEASURED_SAMPLES = 4096  # samples of a finished stream on which temperatures and agreement are measured
 MEASURED_CLASSES = 128  # above so many classes, temperatures are measured on a part of the samples
-SHORTEST_STREAM = 16  # shorter streams are not learnt anew in the second pass
-FEW_CLASSES = 0.6  # fraction of the classes below which some are said to be missing
-NEGLIGIBLE_WEIGHT = 1e-4  # an expert with less weight is not asked
 
 
 class Parameters(NamedTuple):
     """Everything that answers depend on."""
 
     model: TwoViews
-    taus: Sequence[float] = (FIRST_TAU, FIRST_TAU)  # temperatures of the classifier, by belief
+    taus: Sequence[float] = (0.05, 0.05)  # temperatures of the classifier, by belief
     weights: Sequence[float] = (1.0, 0.0, 0.0)  # weights of zero-shot, "even" and "seen"
     # Factor on the log-shares of the classes: how sure zero-shot is, by whose labels they are counted
     trust: float = 1.0
@@ -54,7 +50,7 @@ class Parameters(NamedTuple):
         log_probs = log_softmax(logits + self.zero_shot_offset)
         pooled = self.weights[0] * log_probs
         for belief, weight in enumerate(self.weights[1:]):
-            if weight > NEGLIGIBLE_WEIGHT:
+            if weight > 1e-4:  # an expert with less weight is not asked
                 pooled += weight * log_softmax(
                     scores.scored(belief, scores.distances(belief), self.taus[belief], self.trust)
                 )
@@ -183,7 +179,20 @@ class Accord(Adapter):
             answer = self._chain(answer)
             logits = answer
         answered = xp.exp(answer)
-        self._count(evidence, answered)
+        predicted = evidence.predicted
+        before = np.flatnonzero(to_host(self.last["predicted"]))
+        equal = float(np.count_nonzero(np.diff(np.append(before, predicted)) == 0))
+        like = self.counted["samples"]
+        self.counted.add(
+            samples=move(np.array([float(len(evidence))]), like),
+            predicted=move(np.bincount(predicted, minlength=len(self.head)).astype(float), like),
+            equal=move(np.array([equal]), like),
+            answered=xp.sum(answered, axis=0),
+            evened=xp.sum(xp.exp(log_softmax(evidence.logits + self.trial)), axis=0),
+        )
+        self.last["probs"][...] = xp.astype(answered[-1, :], self.last["probs"].dtype)
+        self.last["predicted"][...] = 0.0
+        self.last["predicted"][int(predicted[-1])] = 1.0
         if self.parameters is not None:
             self.counted.add(**compare_views(scores, self.parameters.taus, evidence.probs))
             rows = self._tempered(self.samples_seen)
@@ -218,24 +227,6 @@ class Accord(Adapter):
             outer_0=first.T @ first,
             outer_1=second.T @ second,
         )
-
-    def _count(self, evidence: Evidence, answered: Array) -> None:
-        """Count the answers, and zero-shot's predictions of samples and of their neighbours."""
-        xp = namespace(answered)
-        predicted = evidence.predicted
-        before = np.flatnonzero(to_host(self.last["predicted"]))
-        equal = float(np.count_nonzero(np.diff(np.append(before, predicted)) == 0))
-        like = self.counted["samples"]
-        self.counted.add(
-            samples=move(np.array([float(len(evidence))]), like),
-            predicted=move(np.bincount(predicted, minlength=len(self.head)).astype(float), like),
-            equal=move(np.array([equal]), like),
-            answered=xp.sum(answered, axis=0),
-            evened=xp.sum(xp.exp(log_softmax(evidence.logits + self.trial)), axis=0),
-        )
-        self.last["probs"][...] = xp.astype(answered[-1, :], self.last["probs"].dtype)
-        self.last["predicted"][...] = 0.0
-        self.last["predicted"][int(predicted[-1])] = 1.0
 
     def _chain(self, answer: Array) -> Array:
         """Multiply answers (B, K) by the prior of a Markov chain: the class is the last one's, or any."""
@@ -323,14 +314,14 @@ class Accord(Adapter):
         return move(-strength * np.log((answered + 1.0) / (answered.mean() + 1.0)), self.head.class_vectors)
 
     def advice(self) -> str:
-        """Say how many classes seem to occur, where "seen" is believed and they are few."""
+        """Say how many classes seem to occur, where "seen" is believed and they are fewer than 0.6 of all."""
         classes = len(self.head)
         if self.parameters is None or self.samples_seen < 2 * classes:
             return ""
         shares = to_host(self.counted["answered"]) / float(self.counted["samples"][0])
         many = float(np.exp(-(shares * np.log(shares + 1e-12)).sum()))
         _, even, seen = self.parameters.weights
-        if seen <= even or many >= FEW_CLASSES * classes:
+        if seen <= even or many >= 0.6 * classes:
             return ""
         return f"about {many:.0f} of the {classes} classes seem to occur; if you know which, name only those."
 
@@ -341,8 +332,11 @@ class Accord(Adapter):
     # The second pass
 
     def refined(self, features: Array) -> Iterator[Array]:
-        """Learn the stream anew as a set, whatever its order, and answer it; no sample is judged by itself."""
-        if features.shape[0] < SHORTEST_STREAM or len(self.head) < 2 or not self.rounds:
+        """Learn the stream anew as a set, whatever its order, and answer it; no sample is judged by itself.
+
+        Streams of fewer than 16 samples are not learnt anew.
+        """
+        if features.shape[0] < 16 or len(self.head) < 2 or not self.rounds:
             yield from super().refined(features)
             return
         rounds: list[Parameters] = []

@@ -86,8 +86,9 @@ class BCA(Adapter):
         vector = self.head.class_vectors[k]
         if confidence > self.prototype_threshold:
             weight = self.prototype_weight + float(state["moves"][k])
-            moved = unit_rows((weight * self.prototypes[k] + feature) / (weight + 1.0), "prototypes")
-            state["moved"][k] = moved - vector
+            state["moved"][k] = (
+                unit_rows((weight * self.prototypes[k] + feature) / (weight + 1.0), "prototypes") - vector
+            )
             self.prototypes[k] = vector + state["moved"][k]
             state["moves"][k] += 1.0
         if confidence > self.prior_threshold:

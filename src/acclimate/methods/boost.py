@@ -79,8 +79,10 @@ class BoostAdapter(TDA):
             labels = classes[i].tolist()
             predicted = labels[0]
             for label in {labels[view] for view in [0, *confident[i]]} - queues.keys():
-                entries = self.positive_cache.queues.get(label, [])
-                queues[label] = [(rank, entry_id, self.positive_cache.keys[slot]) for rank, entry_id, slot in entries]
+                queues[label] = [
+                    (entry.rank, entry.id, self.positive_cache.keys[entry.slot])
+                    for entry in self.positive_cache.queues.get(label, [])
+                ]
             before = queues[predicted]
             own = (ranks[0], int(ids[i]), unit[i, 0])
             after = sorted([*before, own], key=itemgetter(0, 1))[: self.positive_capacity] if learn else before

@@ -61,12 +61,10 @@ class DMN(Adapter):
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return the logarithm of the sum of both answers, (B, K)."""
         plan = self.memory.plan(np.full(len(ids), learn), evidence.predicted, evidence.host_entropy, ids)
-        cosines = self._cosines(evidence.features, plan)
         zero_shot = log_softmax(evidence.logits)
-        answer = namespace(zero_shot).logaddexp(
-            zero_shot, log(self.fusion) + log_softmax(self.head.logit_scale * cosines)
-        )
+        remembered = log(self.fusion) + log_softmax(self.head.logit_scale * self._cosines(evidence.features, plan))
         self.memory.commit(plan, evidence.features)
+        answer = namespace(zero_shot).logaddexp(zero_shot, remembered)
         return Step(answer, {"memory": Change(plan.samples, plan.dropped)})
 
     def _cosines(self, features: Array, plan: Schedule) -> Array:

@@ -88,13 +88,12 @@ class DOTA(Adapter):
     def derive(self) -> None:
         """Compute the discriminant's weights (K, d) and offsets (K,) from the sums."""
         xp = namespace(self.sums["outer"])
-        like = self.head.class_vectors
         mass, means, covariance = gaussians(self.sums, start=0.0, mass=1.0, variance=self.variance)
         identity = xp.eye(self.head.dim, dtype=covariance.dtype, device=device(covariance))
         weights = xp.linalg.solve((1.0 - self.ridge) * covariance + self.ridge * identity, means.T).T
         strength = min(self.rate * float(xp.mean(mass)), self.limit) if bool(xp.any(mass > 1.0)) else 0.0
-        self.weights = xp.astype(strength * weights, like.dtype)
-        self.offsets = xp.astype(-0.5 * strength * xp.sum(weights * means, axis=-1), like.dtype)
+        self.weights = xp.astype(strength * weights, self.head.class_vectors.dtype)
+        self.offsets = xp.astype(-0.5 * strength * xp.sum(weights * means, axis=-1), self.weights.dtype)
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return zero-shot logits plus the weighted discriminant, (B, K)."""

@@ -57,16 +57,14 @@ def lay_out(targets: HostArray, like: Array) -> Layout:
         held = np.flatnonzero(counts)
         starts = (np.cumsum(counts) - counts)[held]
         return Rows(index(held, like), index(entries, like), index(starts, like))
-    most_first = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+    most_first = np.argsort(-counts, kind="stable")
     diagonal = np.arange(len(classes)) - np.repeat(np.cumsum(counts) - counts, counts)
-    row = np.empty(len(counts), np.int64)
-    row[most_first] = np.arange(len(most_first))
-    by_row = _stable_order(row[classes])
+    by_row = _stable_order(np.argsort(most_first)[classes])
     by_diagonal = by_row[_stable_order(diagonal[by_row])]
     ends = np.cumsum(np.bincount(diagonal)).tolist()
     ordered = index(entries[by_diagonal], like)
     pieces = [ordered[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-    return Diagonals(index(most_first, like), pieces)
+    return Diagonals(index(most_first[: np.count_nonzero(counts)], like), pieces)
 
 
 def add_by_class(sums: Array, weights: Array, layout: Layout, factor: float = 1.0) -> None:

@@ -8,7 +8,6 @@ from acclimate.evidence import Evidence
 from acclimate.methods import Adapter, MergeRule, MethodKind, Step, ViewsKind, register
 
 ROUNDS = 5  # the published method's limit on iterations of either kind
-SMALLEST_SQUARE = 1e-6  # squared distances below this are rounding
 
 
 @register
@@ -63,7 +62,8 @@ class MTA(Adapter):
         # Distances of unit vectors from their products; the nearest of a view is itself, which is left out.
         squares = xp.sort(2.0 - 2.0 * unit @ xp.matrix_transpose(unit), axis=-1)
         near = squares[:, :, 1 : 1 + max(1, int(self.neighbours * (views - 1)))] if views > 1 else squares
-        spread = xp.clip(xp.mean(near, axis=-1), min=SMALLEST_SQUARE)  # twice the squared bandwidth
+        # Twice the squared bandwidth; squared distances below 1e-6 are rounding.
+        spread = xp.clip(xp.mean(near, axis=-1), min=1e-6)
 
         def log_kernels(mode: Array) -> Array:
             return -xp.clip(2.0 - 2.0 * xp.sum(unit * mode[:, None], axis=-1), min=0.0) / spread

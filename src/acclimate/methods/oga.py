@@ -11,8 +11,6 @@ from acclimate.evidence import Evidence
 from acclimate.methods import CLASSES, DIM, Adapter, Cache, Change, MergeRule, Step, Tensors, register
 from acclimate.methods.jagged import add_by_class, lay_out
 
-RELATIVE_RIDGE = 1e-6  # added to the variances, in units of their mean: the covariance may be singular
-
 
 @register
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -81,8 +79,8 @@ class OGA(Adapter):
             precision = xp.zeros_like(scatter)
         elif entries <= 4 * self.head.dim:
             precision = self.head.dim * xp.linalg.inv(scatter + identity)
-        else:
-            precision = xp.linalg.inv(scatter / (entries - 1) + RELATIVE_RIDGE / self.head.dim * identity)
+        else:  # the covariance may be singular, so a millionth of the mean variance is added
+            precision = xp.linalg.inv(scatter / (entries - 1) + 1e-6 / self.head.dim * identity)
         self.gaussians["moved"][...] = means - vectors
         self.gaussians["precision"][...] = xp.astype(precision, vectors.dtype)
         super().settle()
@@ -97,5 +95,7 @@ class OGA(Adapter):
         """Return zero-shot logits plus the logarithms of the Gaussians, (B, K)."""
         plan = self.cache.plan(np.full(len(ids), learn), evidence.predicted, evidence.host_entropy, ids)
         self.cache.commit(plan, evidence.features)
-        logits = evidence.logits + evidence.features @ self.weights.T + self.offsets
-        return Step(logits, {"cache": Change(plan.samples, plan.dropped)})
+        return Step(
+            evidence.logits + evidence.features @ self.weights.T + self.offsets,
+            {"cache": Change(plan.samples, plan.dropped)},
+        )

@@ -92,9 +92,9 @@ class OnZeta(Adapter):
             moves[:, i] = -step / scale
             squares = 1.0 - 2.0 * step * now + step * step * gram[i, i]  # squared lengths after the step
             scale = scale / xp.sqrt(xp.clip(squares, min=1e-12))
-        proxies = unit_rows(scale[:, None] * (self.proxies + moves @ features), "proxies")
+        self.proxies = unit_rows(scale[:, None] * (self.proxies + moves @ features), "proxies")
         self.tensors["duals"][...] = duals
-        self.tensors["moved"][...] = proxies - self.head.class_vectors
+        self.tensors["moved"][...] = self.proxies - self.head.class_vectors
         self.derive()
         return Step(xp.stack(answers))
 

@@ -92,8 +92,9 @@ class TDA(Adapter):
                 "cache, switch it off."
             )
         self.positive_cache = self.declare("positive", Cache(self.head, self.positive_capacity))
-        negative_cache = Cache(self.head, self.negative_capacity, highest=self.negative_keep == "highest")
-        self.negative_cache = self.declare("negative", negative_cache)
+        self.negative_cache = self.declare(
+            "negative", Cache(self.head, self.negative_capacity, highest=self.negative_keep == "highest")
+        )
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return zero-shot logits plus the votes of both caches, except for samples that bypass them."""
@@ -130,11 +131,13 @@ class TDA(Adapter):
             votes[:, :bypassing] = logits.T[:, :bypassing]
         self.positive_cache.commit(positive, features)
         self.negative_cache.commit(negative, features)
-        changes = {
-            "positive": Change(positive.samples, positive.dropped),
-            "negative": Change(negative.samples, negative.dropped),
-        }
-        return Step(votes.T, changes)
+        return Step(
+            votes.T,
+            {
+                "positive": Change(positive.samples, positive.dropped),
+                "negative": Change(negative.samples, negative.dropped),
+            },
+        )
 
     def _bypassing(self, samples: int, learn: bool) -> int:
         """Return the number of the next samples to answer zero-shot; all or none when nothing is learnt."""

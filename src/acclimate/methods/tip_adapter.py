@@ -122,8 +122,8 @@ class TipAdapter(FewShot):
     def _search(self, validation: Labelled, progress: Progress) -> tuple[float, float]:
         """Return the pair with the highest mean accuracy over classes; of equal ones, the nearest to the settings."""
         features, labels = validation
-        betas = _grid(self.largest_beta, BETAS)
-        alphas = _grid(self.largest_alpha, ALPHAS)
+        betas = (SMALLEST + np.arange(BETAS) * (self.largest_beta - SMALLEST) / BETAS).tolist()
+        alphas = (SMALLEST + np.arange(ALPHAS) * (self.largest_alpha - SMALLEST) / ALPHAS).tolist()
         right = np.zeros((BETAS, ALPHAS))
         shares = 1.0 / np.bincount(labels)[labels]
         for start, evidence in observed(self.head, features):
@@ -143,10 +143,5 @@ class TipAdapter(FewShot):
                 right[row] += to_host(xp.stack([xp.sum(share * (answer == truth)) for answer in answers]))
                 weights *= step
             progress(1)
-        best = np.argwhere(right.max() - right < ROUNDING).tolist()
-        pairs = [(alphas[column], betas[row]) for row, column in best]
+        pairs = [(alphas[column], betas[row]) for row, column in np.argwhere(right.max() - right < ROUNDING)]
         return min(pairs, key=lambda pair: abs(pair[0] - self.alpha) + abs(pair[1] - self.beta))
-
-
-def _grid(largest: float, steps: int) -> list[float]:
-    return [SMALLEST + step * (largest - SMALLEST) / steps for step in range(steps)]

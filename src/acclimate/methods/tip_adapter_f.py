@@ -11,7 +11,6 @@ from acclimate.methods import Labelled, Progress, affinities, register
 from acclimate.methods.jagged import Layout, add_by_class, lay_out
 from acclimate.methods.tip_adapter import TipAdapter
 
-MAX_EXPONENT = 80.0  # exp overflows in single precision above 88
 # Settings of AdamW; all but epsilon are PyTorch's defaults
 MOMENTUM = 0.9
 SCALING = 0.999
@@ -76,7 +75,8 @@ class TipAdapterF(TipAdapter):
         xp = namespace(keys)
         layout = lay_out(labels[:, None], keys)
         versions = features[:, None] if features.ndim == 2 else features
-        longest = 1.0 + MAX_EXPONENT / max(self.beta, self.largest_beta)  # single precision must hold the votes
+        # Single precision must hold the votes: exp overflows above 88.
+        longest = 1.0 + 80.0 / max(self.beta, self.largest_beta)
         first = xp.zeros_like(keys)  # running mean of the gradient
         second = xp.zeros_like(keys)  # running mean of its square
         step = 0

@@ -22,11 +22,9 @@ VIEWS = (slice(0, None, 2), slice(1, None, 2))  # the coordinates of each view
 EVEN = 0
 SEEN = 1
 TINY = 1e-6  # added to variances and counts that may be 0
-DIRECT_INVERSE_DIM = 128  # smaller matrices are inverted directly
 TAU_RATIO = 1.8  # ratio of each temperature of the classifier to the one before
 TAUS = 0.002 * TAU_RATIO ** np.arange(13)  # temperatures of the classifier
 BETAS = 2.0 ** np.arange(-2.0, 5.5, 0.5)  # temperatures of the answer
-FIRST_TAU = 0.05  # temperature of the classifier until one was measured
 
 Figures = Mapping[str, HostArray]  # sums over samples, by name
 
@@ -131,10 +129,10 @@ def covariance_inverse(x: Array) -> Array:
     """Return the inverse of a symmetric, positive definite matrix (d, d).
 
     NumPy would solve d equations with a general matrix. Inverting by halves is mostly matrix products, which take less
-    than half of the time.
+    than half of the time; below 128 rows it is not worth it.
     """
     half = len(x) // 2
-    if not isinstance(x, np.ndarray) or len(x) < DIRECT_INVERSE_DIM:
+    if not isinstance(x, np.ndarray) or len(x) < 128:
         return namespace(x).linalg.inv(x)
     first = covariance_inverse(x[:half, :half])
     across = x[:half, half:]
@@ -172,9 +170,8 @@ def cross_entropies(scores: Scores, probs: Array, rows: slice) -> Array:
     for belief in (EVEN, SEEN):
         distances = scores.distances(belief)[rows]
         distances = distances - xp.max(distances, axis=-1, keepdims=True)
-        expected = xp.sum(probs[rows] * distances)
         partitions = xp.sum(xp.log(xp.sum(xp.exp(taus * distances), axis=-1)), axis=-1)
-        losses.append(partitions - taus[:, 0, 0] * expected)
+        losses.append(partitions - taus[:, 0, 0] * xp.sum(probs[rows] * distances))
     return xp.stack(losses)
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 from acclimate.errors import InputError
 from acclimate.methods import ViewsKind, register
 from acclimate.methods.gradient.prompt import Tensor
-from acclimate.methods.gradient.tpt import TPT, most_confident
+from acclimate.methods.gradient.tpt import TPT
 
 
 @register
@@ -53,4 +53,4 @@ class DiffTPT(TPT):
         cosines = torch.nn.functional.cosine_similarity(logits[:1], logits[1:], dim=-1)
         nearest = cosines.argsort(descending=True, stable=True)[: int(self.similar * len(cosines))] + 1
         remaining = torch.cat([nearest.new_zeros(1), nearest])
-        return remaining[most_confident(logits[remaining], self.confident)]
+        return remaining[super().counted(logits[remaining])]

@@ -75,24 +75,18 @@ class TPT(PromptMethod):
         counted = views[self.counted(self.logits_of(views, vectors.detach()))]
         tuned = context.detach().clone().requires_grad_()
         optimiser = torch.optim.AdamW([tuned], self.learning_rate)
-        prompts = self.prompts(len(context))
         for step in range(self.steps):
             if step:
-                vectors = prompts.vectors(tuned)
+                vectors = self.prompts(len(context)).vectors(tuned)
             loss = marginal_entropy(self.logits_of(counted, vectors))
             descend(optimiser, loss, [tuned if step else context], keep=step == 0)
         return tuned.detach()
 
     def counted(self, logits: Tensor) -> Tensor:
-        """Return the positions of the views that count, given their logits (V, K): the most confident ones."""
-        return most_confident(logits, self.confident)
-
-
-def most_confident(logits: Tensor, share: float) -> Tensor:
-    """Return the positions of the share of rows (V, K) with the lowest entropy, at least one."""
-    log_probs = logits.log_softmax(dim=-1)
-    entropy = -(log_probs.exp() * log_probs).sum(dim=-1)
-    return entropy.argsort(stable=True)[: max(1, int(share * len(logits)))]
+        """Return the positions of the views that count, given their logits (V, K): those of lowest entropy."""
+        log_probs = logits.log_softmax(dim=-1)
+        entropy = -(log_probs.exp() * log_probs).sum(dim=-1)
+        return entropy.argsort(stable=True)[: max(1, int(self.confident * len(logits)))]
 
 
 def marginal_entropy(logits: Tensor) -> Tensor:
