@@ -196,9 +196,9 @@ class ResultFile:
         """Return True if the file is empty, or begins with the header and a row of one of the files."""
         with io.TextIOWrapper(open_regular(self.lines), "utf-8", errors="replace", newline="") as file:
             header = _header(self._columns)
+            own = header.startswith(file.read(len(header)))
+            file.seek(0)
             try:
-                own = header.startswith(file.read(len(header)))
-                file.seek(0)
                 first = next(self._records(file), None)
                 return own and (first is None or not files or first["file"] in files)
             except (ValueError, KeyError, TypeError, csv.Error):

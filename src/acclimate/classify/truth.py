@@ -45,52 +45,42 @@ def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> 
     names: dict[str, set[str]] = {}  # names of images by the last part of their paths
     for name in (readable_name(sample.name) for sample in samples):
         names.setdefault(PurePath(name).name, set()).add(name)
+    folder = Path.cwd().as_posix()
     truths: dict[str, str] = {}
     for line, written, label in _rows(path):
         where = f"{path}, line {line}"
         file = readable_name(written)
-        name = _find(where, file, names.get(PurePath(file).name, set()))
+        end = PurePath(file).as_posix()
+        candidates = names.get(PurePath(file).name, set())
+        found = [end] if end in candidates else sorted(x for x in candidates if f"/{folder}/{x}".endswith(f"/{end}"))
+        if not found:
+            raise InputError(f"{where}: {file} is not among the images of this run; correct it, or leave the line out.")
+        if len(found) > 1:
+            raise InputError(f"{where}: {file} could be {found[0]} or {found[1]}; write more of its path.")
         truth = known.get(same_words(label))
         if truth is None:
             how = f"add it to the labels, write {NONE!r}, or leave the line out"
             raise InputError(f"{where}: {label!r} is not a label of this run ({nearest(label, labels)}); {how}.")
-        if truths.setdefault(name, truth) != truth:
-            raise InputError(f"{where}: {name} already has the label {truths[name]!r}; leave one of them.")
+        if truths.setdefault(found[0], truth) != truth:
+            raise InputError(f"{where}: {found[0]} already has the label {truths[found[0]]!r}; leave one of them.")
     return [replace(sample, label=truths.get(readable_name(sample.name))) for sample in samples]
 
 
-def _find(where: str, file: str, candidates: set[str]) -> str:
-    """Return the one of the candidates, which have the same last part, that a file is."""
-    path = PurePath(file).as_posix()
-    if path in candidates:
-        return path
-    folder = Path.cwd().as_posix()
-    found = sorted(name for name in candidates if f"/{folder}/{name}".endswith(f"/{path}"))
-    if not found:
-        raise InputError(f"{where}: {file} is not among the images of this run; correct it, or leave the line out.")
-    if len(found) > 1:
-        raise InputError(f"{where}: {file} could be {found[0]} or {found[1]}; write more of its path.")
-    return found[0]
-
-
-def _rows(path: Path) -> Iterator[Row]:
-    """Yield the lines of a file that name a label."""
+def _rows(path: Path) -> list[Row]:
+    """Return the lines of a file that name a label."""
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".txt", ".jsonl"):
         raise InputError(f"cannot tell the format of {path}; true labels are in a .csv, .txt or .jsonl file.")
-    empty = True
     try:
         with open_text(path, MAX_LIST, newline="") as file:
-            for line, name, label in _read_jsonl(path, file) if suffix == ".jsonl" else _read_csv(path, file):
-                empty = False
-                if label:
-                    yield line, name, label
+            rows = list(_read_jsonl(path, file) if suffix == ".jsonl" else _read_csv(path, file))
     except OSError as error:
         raise InputError(f"cannot read the true labels in {path}: {reason(error)}.") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read as a table in UTF-8 ({error}).") from error
-    if empty:
+    if not rows:
         raise InputError(f"{path} has no true labels; {HOW}.")
+    return [row for row in rows if row[2]]
 
 
 def _read_jsonl(path: Path, lines: Iterable[str]) -> Iterator[Row]:
