@@ -126,8 +126,7 @@ def read_stream(
         "class_names": class_names,
         "logit_scale": logit_scale,
     }
-    content.update({name: value for name, value in given.items() if value is not None})
-    return _assemble(path, content)
+    return _assemble(path, content | {name: value for name, value in given.items() if value is not None})
 
 
 def check_stream_path(path: str | os.PathLike[str]) -> None:

@@ -433,7 +433,6 @@ def _same_for_any_cut(trial: Trial, features: HostArray) -> None:
 
 
 def _why_nothing_counts(adapter: Adapter) -> str:
-    """Say what a method that learns without effect is missing."""
     for name, part in adapter.parts.items():
         if isinstance(part, Sums) and part.pending:
             if period := adapter.settles_at(0):

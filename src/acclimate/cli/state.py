@@ -129,7 +129,7 @@ def diff(
 
     first = load_state(one)
     second = load_state(other)
-    lines = compare_states(first, second)
+    lines = compare_states(first.name, first.settings, first.head, second)
     for name in ("samples_seen", "frozen"):
         values = [getattr(each, name) for each in (first, second)]
         if values[0] != values[1]:

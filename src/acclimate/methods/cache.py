@@ -276,7 +276,6 @@ class Cache(State):
 
 
 def _widened(targets: HostArray, width: int) -> HostArray:
-    """Return targets (E, w) padded to (E, width)."""
     return np.pad(targets, ((0, 0), (0, width - targets.shape[1])), constant_values=-1)
 
 

@@ -273,7 +273,6 @@ def _sorted(rows: Dump) -> Dump:
 
 
 def _as_bytes(names: Sequence[str]) -> HostArray:
-    """Return names as rows of UTF-8, padded with zeros."""
     rows = [name.replace("\0", "").encode(errors="backslashreplace")[-NAME_BYTES:] for name in names]
     longest = max([1, *map(len, rows)])
     return np.frombuffer(b"".join(row.ljust(longest, b"\0") for row in rows), np.uint8).reshape(-1, longest)

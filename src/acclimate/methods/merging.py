@@ -55,7 +55,7 @@ def merge_states(adapters: Iterable[Adapter], start: Adapter | None = None) -> A
         raise InputError("nothing to merge; give at least one adapter.")
     first = adapters[0] if start is None else start
     for other in adapters:
-        if differences := compare_states(other, first):
+        if differences := compare_states(other.name, other.settings, other.head, first):
             which = "these adapters cannot be merged" if start is None else "an adapter did not continue from `start`"
             raise InputError(f"{which}: {'; '.join(differences)}.")
     seen = _seen(adapters, start)
@@ -146,7 +146,7 @@ def merge_files(
     for path in (os.fspath(each) for each in paths):
         try:
             adapter = load_state(path)
-            if differences := [] if first is None else compare_states(adapter, first):
+            if differences := compare_states(adapter.name, adapter.settings, adapter.head, first or adapter):
                 different += 1
                 raise InputError(f"{path} cannot be merged with {first_path}: {'; '.join(differences)}.")
             origins = _new_origins(adapter, path, start, holders)
@@ -192,8 +192,11 @@ def _seen(adapters: Sequence[Adapter], start: Adapter | None) -> dict[str, int]:
     """Return the samples by origin that adapters have seen in all, those of `start` once; none may count twice."""
     first = adapters[0]
     if first.merges is None and (start is None or len(adapters) > 1):
-        few_shot = "fit one adapter to all labelled samples instead"
-        why = few_shot if first.kind == "few-shot" else "what it learns depends on the order of the samples"
+        why = (
+            "fit one adapter to all labelled samples instead"
+            if first.kind == "few-shot"
+            else "what it learns depends on the order of the samples"
+        )
         raise InputError(f"states of {first.name!r} cannot be merged: {why}.")
     if start is None:
         origins = Counter(origin for adapter in adapters for origin, count in adapter.seen.items() if count)

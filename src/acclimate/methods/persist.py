@@ -121,7 +121,7 @@ def build_adapter(
     except InputError as error:
         raise StateError(f"{what} was written with something this acclimate does not have: {error}") from error
     if like is not None:
-        if differences := _differences(name, settings, head, like):
+        if differences := compare_states(name, settings, head, like):
             raise StateError(
                 f"{what} does not match: {'; '.join(differences)}. Use a state of the same kind, or start a new one."
             )
@@ -173,12 +173,8 @@ def duplicate(adapter: AnyAdapter) -> AnyAdapter:
     return copy.deepcopy(adapter, {id(each): each for each in (adapter.head, adapter.text)})
 
 
-def compare_states(one: Adapter, other: Adapter) -> list[str]:
-    """Return what keeps two adapters' states from being used for one another, in words; empty for nothing."""
-    return _differences(one.name, one.settings, one.head, other)
-
-
-def _differences(name: str, settings: Mapping[str, Any], head: Head, other: Adapter) -> list[str]:
+def compare_states(name: str, settings: Mapping[str, Any], head: Head, other: Adapter) -> list[str]:
+    """Return what keeps a method's state and an adapter's from being used for one another, in words."""
     if name != other.name:
         return [f"method {name!r} against {other.name!r}"]
     theirs = other.settings

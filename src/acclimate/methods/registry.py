@@ -154,7 +154,6 @@ def create(name: str, head: Head, **settings: Any) -> Adapter:
 
 @cache
 def _import_own() -> None:
-    """Import every module of this package, so that its methods are registered."""
     for module in walk_packages(import_module(PACKAGE).__path__, f"{PACKAGE}."):
         import_module(module.name)
 

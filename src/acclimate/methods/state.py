@@ -112,8 +112,10 @@ class State(ABC):
         self.require(arrays.keys() == fields.keys(), f"entries must hold {', '.join(fields)}")
         for name, (kind, axes) in fields.items():
             values = arrays[name]
-            numbers = "real numbers" if kind == "f" else "whole numbers"
-            self.require(values.dtype.kind == kind and values.ndim == axes, f"{name} must be {numbers} of {axes} axes")
+            self.require(
+                values.dtype.kind == kind and values.ndim == axes,
+                f"{name} must be {'real' if kind == 'f' else 'whole'} numbers of {axes} axes",
+            )
             self.require(len(values) == len(arrays["classes"]), f"{name} must have one row per entry")
             self.require(np.isfinite(values).all(), f"{name} must be finite")
         self.require(arrays["keys"].shape[1] == self.head.dim, f"keys must have {self.head.dim} columns")
