@@ -153,7 +153,7 @@ def test_a_sweep_is_the_product_of_its_lists():
     [
         (["tad"], "unknown method 'tad'"),
         ([("tda", {"alpa": 1})], "'tda' has no setting 'alpa'"),
-        ([("tda", {"positive_alpha": []})], "has a setting without values"),
+        ([("tda", {"positive_alpha": []})], "has 0 combinations"),
         ([("tda", {"positive_alpha": list(range(20)), "positive_beta": list(range(20))})], "400 combinations"),
         ([("tda", {"positive_alpha": list(range(1, 200))}), ("dota", {"refresh": list(range(1, 100))})], "298 methods"),
         (["mta"], "needs several views"),

@@ -92,8 +92,7 @@ class Listing:
 
     def part(self, positions: HostArray) -> "Listing":
         """Return the images at positions (m,), in this order, without their domains."""
-        paths = [self.paths[position] for position in positions]
-        return replace(self, paths=paths, labels=self.labels[positions], domains=None)
+        return replace(self, paths=[self.paths[i] for i in positions], labels=self.labels[positions], domains=None)
 
 
 def read_data(name: str) -> Any:
@@ -150,8 +149,10 @@ def present_datasets(datasets: list[Dataset], root: Path) -> list[Dataset]:
     """Return the datasets whose folders exist; InputError if there are none."""
     found = [dataset for dataset in datasets if (root / dataset.folder).is_dir()]
     if not found:
-        expected = ", ".join(dataset.folder for dataset in datasets)
-        raise InputError(f"{root} contains none of {expected}; `acclimate data check {root}` shows how to get them.")
+        raise InputError(
+            f"{root} contains none of {', '.join(dataset.folder for dataset in datasets)}; "
+            f"`acclimate data check {root}` shows how to get them."
+        )
     return found
 
 
@@ -195,11 +196,6 @@ def folder_images(folder: Path) -> list[Path]:
     """Return the images of one folder without hidden files, in natural order."""
     images = (path for path in folder.iterdir() if is_image(path.name) and not path.name.startswith("."))
     return sorted(images, key=lambda path: natural_key(path.name))
-
-
-def sub_folders(folder: Path) -> list[str]:
-    """Return the names of the folders in a folder without hidden ones, sorted."""
-    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def _wrong_classes(dataset: Dataset, classes: Iterable[tuple[int, str]]) -> Iterator[str]:
@@ -257,8 +253,10 @@ def check_dataset(
     except InputError as error:
         again = f" Get it again from {SPLITS}." if dataset.layout == "split" else ""
         return findings or [Finding("split" if dataset.split else "count", f"{error}{again}")]
-    for problem in listing.problems:
-        findings.append(Finding("class order", f"{dataset.split}: {problem}; get it again from {SPLITS}."))
+    findings += [
+        Finding("class order", f"{dataset.split}: {problem}; get it again from {SPLITS}.")
+        for problem in listing.problems
+    ]
     findings += [*(_wnids_of_files if dataset.wnids else _names_in_paths)(listing), *_counts(listing)]
     if decode:
         findings += _unreadable([path for path in listing.paths if path.is_file()], progress)
@@ -298,7 +296,7 @@ def _wnids_of_files(listing: Listing) -> Iterator[Finding]:
 
 
 def _folder_names(dataset: Dataset, images: Path) -> Iterator[Finding]:
-    folders = sub_folders(images)
+    folders = [path.name for path in images.iterdir() if path.is_dir() and not path.name.startswith(".")]
     last = dataset.classes - 1
     numbered = dataset.layout == "numbers"
     again = f"unpack {dataset.get} again."
@@ -359,8 +357,9 @@ def _counts(listing: Listing) -> Iterator[Finding]:
     if len(listing) not in dataset.counts:
         name, least = min(counts, key=itemgetter(1))
         fewest = "" if empty else f" The smallest class is {name!r} with {least}."
-        expected = " or ".join(map(str, dataset.counts))
-        yield Finding("count", f"{len(listing)} test images instead of {expected}.{fewest}")
+        yield Finding(
+            "count", f"{len(listing)} test images instead of {' or '.join(map(str, dataset.counts))}.{fewest}"
+        )
     if missing := [path for path in listing.paths if not path.is_file()]:
         listed = _some([f"{count} in {folder}" for folder, count in Counter(path.parent for path in missing).items()])
         yield Finding("count", f"{len(missing)} test images are missing ({listed}), such as {missing[0].name}.")

@@ -226,10 +226,10 @@ def sweep(method: str, settings: Mapping[str, Any]) -> list[Variant]:
     """Return a method with settings, named after them; one variant per combination where values are lists."""
     lists = [list(value) if isinstance(value, list | range | np.ndarray) else [value] for value in settings.values()]
     count = prod(map(len, lists))
-    if not count:
-        raise InputError(f"the sweep of {method!r} has a setting without values; give at least one.")
-    if count > MAX_VARIANTS:
-        raise InputError(f"the sweep of {method!r} has {count:,} combinations; take at most {MAX_VARIANTS} at once.")
+    if not 0 < count <= MAX_VARIANTS:
+        raise InputError(
+            f"the sweep of {method!r} has {count:,} combinations; take at most {MAX_VARIANTS} and at least 1."
+        )
     variants = []
     for values in product(*lists):
         chosen = dict(zip(settings, values, strict=True))
@@ -322,9 +322,12 @@ def _class_rows(
     asked = np.bincount(true_class[taken], minlength=count)
     hits = {method: np.bincount(true_class[each == true_class], minlength=count) for method, each in answers.items()}
     for method, predictions in answers.items():
-        answered = np.bincount(predictions[taken], minlength=count)
-        gains = ratio(hits[method] - hits["zero-shot"], asked)
-        columns = (samples, ratio(hits[method], asked), ratio(hits[method], answered), gains)
+        columns = (
+            samples,
+            ratio(hits[method], asked),
+            ratio(hits[method], np.bincount(predictions[taken], minlength=count)),
+            ratio(hits[method] - hits["zero-shot"], asked),
+        )
         for class_name, *row in zip(class_names, *(each.tolist() for each in columns), strict=True):
             yield ClassRow(name, method, class_name, *row)
 

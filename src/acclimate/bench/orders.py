@@ -14,9 +14,6 @@ from acclimate.errors import InputError
 from acclimate.sources.source import parse_order
 from acclimate.stream import FeatureStream
 
-DIRICHLET_CONCENTRATION = 0.1  # the usual choice for strongly correlated streams
-SEGMENT_SAMPLES = 100  # mean length of a segment of a correlated stream
-TAIL_RATIO = 50  # share of samples kept by the first class of a long tail / share kept by the last
 SHORT_SAMPLES = 200  # length of a short stream
 LEAVING_OUT_CLASSES = 4  # fewest classes of a stream of which some can be left out
 
@@ -72,9 +69,14 @@ def stream_order(stream: FeatureStream, order: str) -> HostArray:
 
 def part_of(stream: FeatureStream, positions: HostArray) -> FeatureStream:
     """Return a stream of the samples at positions (m,), in this order."""
-    labels = None if stream.labels is None else stream.labels[positions]
-    domains = None if stream.domains is None else tuple(stream.domains[i] for i in positions)
-    return replace(stream, features=stream.features[positions], labels=labels, domains=domains, order=None, files=None)
+    return replace(
+        stream,
+        features=stream.features[positions],
+        labels=None if stream.labels is None else stream.labels[positions],
+        domains=None if stream.domains is None else tuple(stream.domains[i] for i in positions),
+        order=None,
+        files=None,
+    )
 
 
 def order_names(order: str, count: int) -> list[str]:
@@ -94,13 +96,18 @@ def _sequential(groups: HostArray, rng: np.random.Generator) -> HostArray:
     return np.asarray(np.lexsort((rng.random(len(groups)), rank[groups])))
 
 
-def _correlated(groups: HostArray, rng: np.random.Generator) -> HostArray:
-    """Take each group in bursts: it is spread over segments of the stream in shares drawn from a Dirichlet."""
-    segments = max(2, len(groups) // SEGMENT_SAMPLES)
+def _correlated(
+    groups: HostArray, rng: np.random.Generator, segment_samples: int = 100, concentration: float = 0.1
+) -> HostArray:
+    """Take each group in bursts: it is spread over segments of the stream in shares drawn from a Dirichlet.
+
+    Segments have `segment_samples` samples on average; 0.1 is the usual concentration for strongly correlated streams.
+    """
+    segments = max(2, len(groups) // segment_samples)
     segment = np.empty(len(groups), np.int64)
     for group in np.unique(groups):
         members = rng.permutation(np.flatnonzero(groups == group))
-        shares = rng.dirichlet(np.full(segments, DIRICHLET_CONCENTRATION))
+        shares = rng.dirichlet(np.full(segments, concentration))
         ends = np.round(np.cumsum(shares) * len(members)).astype(int)
         segment[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
     return np.asarray(np.lexsort((rng.random(len(groups)), segment)))
@@ -133,11 +140,14 @@ def _some(groups: HostArray, count: int, rng: np.random.Generator) -> HostArray:
     return rng.permutation(np.flatnonzero(np.isin(groups, rng.choice(np.unique(groups), count, replace=False))))
 
 
-def _tail(groups: HostArray, rng: np.random.Generator) -> HostArray:
-    """Take groups in random order, with falling shares of their samples, at least one each; shuffled."""
+def _tail(groups: HostArray, rng: np.random.Generator, ratio: float = 50) -> HostArray:
+    """Take groups in random order, with falling shares of their samples, at least one each; shuffled.
+
+    The share that the first group keeps is `ratio` times that of the last.
+    """
     present = rng.permutation(np.unique(groups))
     kept = []
-    for group, share in zip(present, np.geomspace(1, 1 / TAIL_RATIO, len(present)), strict=True):
+    for group, share in zip(present, np.geomspace(1, 1 / ratio, len(present)), strict=True):
         members = rng.permutation(np.flatnonzero(groups == group))
         kept.append(members[: max(1, round(share * len(members)))])
     return rng.permutation(np.concatenate(kept))

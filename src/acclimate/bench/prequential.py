@@ -166,9 +166,9 @@ def compare(
         raise InputError(f"there are one or two passes, not {passes}.")
     head = on_device(stream.head, device)
     every = [Variant("zero-shot"), *variants]
+    has = {"views": stream.views > 1, "text": text is not None}
     for variant in every:
-        has = {"views": stream.views > 1, "text": text is not None, "labels": variant.fitted is not None}
-        require(find_method(variant.method), **has)
+        require(find_method(variant.method), labels=variant.fitted is not None, **has)
     runs: list[dict[str, Run]] = [{} for _ in every]
     refined: list[dict[str, Run]] = [{} for _ in every]
     adapters: list[Adapter] = []
@@ -177,11 +177,9 @@ def compare(
         adapters = [variant.adapter(head, origin, text) for variant in every]
         for known, run in zip(runs, _run_pass(adapters, stream, positions, batch_size, progress), strict=True):
             known[order] = run
-        if passes == 2:
-            features = stream.features[positions]
-            for known, adapter in zip(refined, adapters, strict=True):
-                if adapter.kind == "online":
-                    known[order] = _refine(adapter, features, Record(stream.labels, positions), progress)
+        for known, adapter in zip(refined, adapters, strict=True):
+            if passes == 2 and adapter.kind == "online":
+                known[order] = _refine(adapter, stream, positions, progress)
     return [
         Outcome(variant, adapter, first, batch_size, device, second)
         for variant, adapter, first, second in zip(every, adapters, runs, refined, strict=True)
@@ -230,9 +228,10 @@ def _run_pass(
     return [record.run() for record in records]
 
 
-def _refine(adapter: Adapter, features: HostArray, record: Record, progress: Advance) -> Run:
+def _refine(adapter: Adapter, stream: FeatureStream, order: HostArray, progress: Advance) -> Run:
+    record = Record(stream.labels, order)
     began = perf_counter()
-    for block in adapter.refined(features):
+    for block in adapter.refined(stream.features[order]):
         logits = to_host(block)
         record.wall_s += perf_counter() - began
         record.add(logits)

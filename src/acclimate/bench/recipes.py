@@ -90,8 +90,9 @@ def usual_row(method: str) -> Variant:
     if known is None:  # the result of another version is shown
         return Variant("zero-shot", settings_name="paper")
     if known.kind == "few-shot":
-        trained = trained_on(16) + SEARCHED
-        return Variant(method, settings_name="paper", views=1, shots=16, validation=True, trained=trained)
+        return Variant(
+            method, settings_name="paper", trained=trained_on(16) + SEARCHED, views=1, shots=16, validation=True
+        )
     return Variant(method, settings_name="paper", views=64 if "views" in known.needs else "paper")
 
 
@@ -109,7 +110,7 @@ def row_of(method: str, dataset: Dataset) -> Variant:
 
 
 def _read_recipes() -> dict[str, Recipe]:
-    recipes: dict[str, Recipe] = {}
+    recipes = {}
     for name, facts in read_data("recipes.json").items():
         sweeps = []
         for sweep in facts.get("sweeps", ()):

@@ -18,8 +18,7 @@ def mean_per_class_recall(predictions: HostArray, labels: HostArray) -> float:
 def expected_calibration_error(confidence: HostArray, correct: HostArray, bins: int = 15) -> float:
     """Return the mean gap between confidence and accuracy over equal-width bins (Guo et al., 2017); both (n,)."""
     bin_of = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = np.bincount(bin_of, weights=confidence - correct, minlength=bins)
-    return float(np.abs(gaps).sum() / len(confidence))
+    return float(np.abs(np.bincount(bin_of, weights=confidence - correct)).sum() / len(confidence))
 
 
 def squared_errors(probs: HostArray, labels: HostArray) -> HostArray:

@@ -114,8 +114,8 @@ class FeatureStore:
             names[name if name not in names else f"{name} (2)"] = name
         if templates.startswith(PREFIX):
             return build_head(self.encoder, tuple(names), LearnedPrompts.load(templates.removeprefix(PREFIX)))
-        prompts = prompts_for(list(names.values()), templates)
-        return build_head(self.encoder, tuple(names), dict(zip(names, prompts, strict=True)))
+        prompts = zip(names, prompts_for(list(names.values()), templates), strict=True)
+        return build_head(self.encoder, tuple(names), dict(prompts))
 
     def describe(self, listing: Listing, prepare: Preparer) -> dict[str, Any]:
         """Return everything that the features of a dataset depend on."""
@@ -153,8 +153,7 @@ class FeatureStore:
         )
         with writing(f"to {folder}", hint="Free some space or choose a different store."):
             folder.mkdir(parents=True, exist_ok=True)
-            mode = "r+" if done else "w+"
-            features = np.lib.format.open_memmap(path, mode, np.float16, tuple(description["shape"]))
+            features = np.lib.format.open_memmap(path, "r+" if done else "w+", np.float16, tuple(description["shape"]))
             # Written as a file: in a memory map, a full disk would kill the process.
             with path.open("r+b") as file:
                 file.seek(features.offset + done * features[0].nbytes)

@@ -46,7 +46,6 @@ from acclimate.methods import (
     NOTE,
     Adapter,
     FewShot,
-    create,
     describe_fit,
     duplicate,
     find_method,
@@ -65,10 +64,7 @@ from acclimate.views.generated import open_generator
 IMAGENET = DATASETS["imagenet"]
 TRAINING = replace(IMAGENET, images="images/train")  # folders named by WordNet ids, like the validation images
 DRAW_SEED = 1
-VERSIONS = 16  # each shot is the image and 15 random crops; the authors crop anew in each epoch
-HELD_OUT = f" (settings searched on other training images, up to {MOST_HELD_OUT} per class)"
 Settings = Mapping[str, Mapping[str, Any]]  # method -> settings given by the user
-WARM_UP_IMAGES = 2  # the first ones pay for everything that is loaded and compiled once
 
 
 class Trainer:
@@ -112,19 +108,21 @@ class Trainer:
         if variant.validation:
             unseen = dataset.key != IMAGENET.key
             validation = read_dataset(IMAGENET, self._store.root) if unseen else rest or None
-            trained += SEARCHED if unseen else HELD_OUT if rest else ""
+            held_out = f" (settings searched on other training images, up to {MOST_HELD_OUT} per class)" if rest else ""
+            trained += SEARCHED if unseen else held_out
         adapter = self._adapter(variant, shots, validation)
-        names = dict(zip(IMAGENET.wnids, adapter.head.class_names, strict=True))
+        names = zip(IMAGENET.wnids, adapter.head.class_names, strict=True)
         if not dataset.wnids:
             adapter.relabel(head)
-        elif gone := [name for wnid, name in names.items() if wnid not in dataset.wnids]:
+        elif gone := [name for wnid, name in names if wnid not in dataset.wnids]:
             adapter.remove_classes(gone)  # the others stay in the order that all kinds of ImageNet have: by WordNet id
         return replace(variant, fitted=adapter, trained=trained)
 
     def _adapter(self, variant: Variant, shots: Listing, validation: Listing | None) -> FewShot:
         """Return the adapter with all classes of ImageNet; it is read from the store if it was fitted before."""
         store = self._store
-        versions = replace(variant, views=VERSIONS, views_kind=None)
+        # Each shot is the image and 15 random crops; the authors crop anew in each epoch.
+        versions = replace(variant, views=16, views_kind=None)
         original = replace(variant, views=1)
         description = {
             "method": variant.method,
@@ -143,11 +141,11 @@ class Trainer:
             with store.progress(len(validation), "encoding validation images of imagenet", "images") as advance:
                 held_out = (store.stream(validation, original, advance).features, validation.labels)
         head = on_device(stream.head, gpu_of(store.encoder) or "numpy")
-        text = store.encoder if "text" in find_method(variant.method).needs else None
-        adapter = create(variant.method, head, text=text, **variant.settings)
+        adapter = variant.adapter(head, text=store.encoder)
         assert isinstance(adapter, FewShot)
-        steps = adapter.fit_steps(len(shots), 0 if validation is None else len(validation))
-        with store.progress(steps, f"fitting {variant.method}", "steps") as advance:
+        with store.progress(
+            adapter.fit_steps(len(shots), len(validation or ())), f"fitting {variant.method}", "steps"
+        ) as advance:
             adapter.fit(stream.features, shots.labels, validation=held_out, progress=advance)
         notes = {
             "model": store.model,
@@ -233,7 +231,6 @@ def result_name(model: str, dataset: Dataset, variant: Variant, orders: Sequence
     """Return the file name of a result; different models, prompts, views and orders give different names."""
     views = dataset.views_of(variant.views)
     kind = "" if variant.views_kind == "augmix" else f"{variant.views_kind}-"
-    order, *more = orders
     parts = (
         dataset.key,
         model,
@@ -241,7 +238,7 @@ def result_name(model: str, dataset: Dataset, variant: Variant, orders: Sequence
         variant.settings_name,
         f"{variant.prompts}-prompts",
         f"{views}-{kind}views" if views > 1 else "1-view",
-        f"{order.partition(':')[0]}-x{1 + len(more)}" if more else order,
+        f"{orders[0].partition(':')[0]}-x{len(orders)}" if len(orders) > 1 else orders[0],
     )
     return "_".join(re.sub(r"[^\w.]+", "-", part).strip("-") for part in parts) + ".json"
 
@@ -278,8 +275,11 @@ def run_dataset(
         with store.progress(len(listing), f"encoding {dataset.key}", "images") as advance:
             stream = store.stream(listing, group[0], advance)
         ready = [trainer.fitted(variant, dataset, stream.head) for variant in group]
-        device = gpu_of(store.encoder) or "numpy"
-        made = run_stream(dataset.key, stream, ready, orders, store.progress, prompts, device, store.encoder)
+        made = run_stream(
+            *(dataset.key, stream, ready, orders, store.progress, prompts),
+            device=gpu_of(store.encoder) or "numpy",
+            text=store.encoder,
+        )
         scores += [score for score in made if any(score.method == variant.method for variant in ready)]
     return scores
 
@@ -347,8 +347,9 @@ def time_variant(
             progress(len(batch.names))
         return answers
 
-    first = listing.paths[: max(WARM_UP_IMAGES, batch_size // prepare.views)]
-    answer(variant.adapter(head, text=store.encoder), first, lambda images: None)
+    # The first images pay for everything that is loaded and compiled once.
+    warm_up_images = max(2, batch_size // prepare.views)
+    answer(variant.adapter(head, text=store.encoder), listing.paths[:warm_up_images], lambda images: None)
     adapter = variant.adapter(head, text=store.encoder)
     reset_peak_memory(device)
     began = perf_counter()
@@ -420,10 +421,10 @@ def plan_recipes(
         InputError: a dataset is damaged, or a method that was chosen by name cannot be run.
     """
     keys = dict.fromkeys(key for recipe in recipes for key in recipe.datasets)
-    present = [dataset.key for dataset in present_datasets([DATASETS[key] for key in keys], store.root)]
+    present = present_datasets([DATASETS[key] for key in keys], store.root)
     if store.generated is not None:
         open_generator(store.generated, store.device)
-    listings = list_datasets(store.root, present, orders)
+    listings = list_datasets(store.root, [dataset.key for dataset in present], orders)
     trainer = Trainer(store, shots)
     given = settings or {}
     variants: dict[str, list[Variant]] = {}
@@ -551,11 +552,9 @@ def _lack(row: Variant, recipe: Recipe, store: FeatureStore, trainer: Trainer, g
         return f"ImageNet's training images in {folder}"
     if row.views_kind == "diffusion" and store.generated is None:
         return "generated images: --generated"
-    if "text" in method.needs and (lack := text_lack(store.encoder)):
-        return lack
     try:
         if row.shots:
             trainer.draw(row)
     except InputError as error:
         return f"more training images ({str(error).rstrip('.')})"
-    return ""
+    return text_lack(store.encoder) if "text" in method.needs else ""

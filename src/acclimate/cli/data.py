@@ -56,8 +56,12 @@ def check(
             state = Text(states[each.key], colours[states[each.key]])
             problems = Text("\n".join(printable(f"{one.kind}: {one.message}") for one in findings[each.key]))
             rows.append((each.key, state, str(each.classes), str(each.test), problems))
-        headings = ("dataset", "state", "classes", "images", "what to do")
-        print_table(headings, rows, left=("dataset", "state", "what to do"), width=120)
+        print_table(
+            ("dataset", "state", "classes", "images", "what to do"),
+            rows,
+            left=("dataset", "state", "what to do"),
+            width=120,
+        )
     bad = [key for key, state in states.items() if state == "wrong" or (state == "missing" and dataset)]
     if set(states.values()) == {"missing"} and not dataset:
         raise RunError(f"none of the {len(states)} datasets is in {root}; see above for what each folder is called.")

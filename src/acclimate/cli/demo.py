@@ -41,8 +41,7 @@ def demo(
             archive.extractall(pictures)
         for path in recorded:
             path.write_bytes((files("acclimate.bench") / "data" / path.name).read_bytes())
-        labels = sorted(folder.name for folder in pictures.iterdir())
-        names.write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
+        names.write_text("\n".join(sorted(folder.name for folder in pictures.iterdir())) + "\n", encoding="utf-8")
     _adapt_live(read_stream(recorded[0]))
     say(
         "",
@@ -77,7 +76,6 @@ def as_typed() -> tuple[str, str]:
 
 
 def _adapt_live(stream: "FeatureStream") -> None:
-    """Show the accuracy along the stream, zero-shot and adapted."""
     from acclimate.methods import create
 
     assert stream.labels is not None

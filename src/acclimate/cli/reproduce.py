@@ -138,7 +138,6 @@ def _check(
     for_data: bool,
     for_rows: bool,
 ) -> None:
-    """Refuse options that do not go together."""
     from acclimate.bench.recipes import RECIPES
 
     if files and (streams is None or not files[0].suffix):

@@ -84,9 +84,8 @@ def run(
     if unlabelled and (plot or per_class):
         what = "accuracy to draw" if plot else "scores by class"
         raise InputError(f"{unlabelled[0]} has no labels, so there is no {what}; pass --labels.")
-    origin = "" if save_state is None else save_state.stem
-    taken = order_names(order, orders)
-    outcomes = run_streams(streams, variants, taken, passes, batch_size, device, progress_bar, origin)
+    how = (order_names(order, orders), passes, batch_size, device, progress_bar)
+    outcomes = run_streams(streams, variants, *how, origin=save_state.stem if save_state else "")
     scores = []
     evaluations = []
     for path, stream in streams.items():
@@ -115,7 +114,7 @@ def _variants(method: list[str] | None, setting: list[str] | None, fitted: Path 
         raise InputError("--set is for the methods of --method; a fitted file has its settings, zero-shot has none.")
     variants = [each for name in names for each in sweep(name, parse_sweep(name, setting, names))]
     if fitted is not None:
-        adapter, _ = load_fitted(fitted)
+        adapter = load_fitted(fitted)[0]
         variants.append(Variant(adapter.name, adapter.settings, fitted=adapter))
     return variants
 

@@ -69,14 +69,16 @@ def print_results(results: "Sequence[Score]") -> None:
     many = any(len(result.orders["names"]) > 1 for result in results)
     spread = {"sd": "sd", "worst 10%": "worst_tenth"} if many else {}
     paired = [INTERVAL] if any(result.gain_interval for result in results) else []
-    rows = []
-    for result in results:
-        row = [result.dataset, result.title, str(result.n), percent(result.metrics["acc1"])]
-        row += [percent(result.orders.get(name)) for name in spread.values()]
-        row += ["" if result.method == "zero-shot" else percent(result.gain, "+.2f")]
-        row += [interval_text(*result.gain_interval) if result.gain_interval else "" for _ in paired]
-        row += [percent(result.changed), percent(result.ece), f"{result.cost['samples_per_s']:,.0f}"]
-        rows.append(row)
+    rows = [
+        [
+            *(result.dataset, result.title, str(result.n), percent(result.metrics["acc1"])),
+            *(percent(result.orders.get(name)) for name in spread.values()),
+            "" if result.method == "zero-shot" else percent(result.gain, "+.2f"),
+            *(interval_text(*result.gain_interval) if result.gain_interval else "" for _ in paired),
+            *(percent(result.changed), percent(result.ece), f"{result.cost['samples_per_s']:,.0f}"),
+        ]
+        for result in results
+    ]
     headings = ["stream", "method", "n", "accuracy", *spread, "gain", *paired, "changed", "ECE", "samples/s"]
     print_table(headings, rows, left=("stream", "method"))
 
@@ -91,8 +93,13 @@ def print_differences(evaluations: "Iterable[Evaluation]") -> None:
         best = max(gains, key=lambda method: gains[method].difference, default="")
         for method in (each for each in gains if each != best):
             found = evaluation.difference(gains[method].stream, method, best)
-            interval = interval_text(found.low, found.high)
-            rows.append((found.stream, method, best, percent(found.difference, "+.2f"), interval))
+            rows.append(
+                (
+                    *(found.stream, method, best),
+                    percent(found.difference, "+.2f"),
+                    interval_text(found.low, found.high),
+                )
+            )
     if rows:
         say()
         print_table(["stream", "method", "against", "difference", INTERVAL], rows, left=("stream", "method", "against"))
@@ -107,5 +114,9 @@ def print_classes(evaluations: "Iterable[Evaluation]") -> None:
             cells = classes.setdefault(row.class_name, [row.stream, row.class_name, str(row.samples)])
             cells.append("-" if row.recall != row.recall else percent(row.recall))
         say()
-        width = 50 + sum(2 + len(each) for each in methods)
-        print_table(["stream", "class", "samples", *methods], classes.values(), left=("stream", "class"), width=width)
+        print_table(
+            ["stream", "class", "samples", *methods],
+            classes.values(),
+            left=("stream", "class"),
+            width=50 + sum(2 + len(each) for each in methods),
+        )
