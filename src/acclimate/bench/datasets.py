@@ -111,8 +111,9 @@ def _read_datasets() -> dict[str, Dataset]:
         known = classes.get(whole, imagenet)
         wnids = tuple(known.get("wnids", ()))
         names = known["names"] if "names" in known else (name_of[wnid] for wnid in wnids)
-        facts = {**described[whole], **about, "folder_names": known.get("folders", {})}
-        datasets[key] = Dataset(key, tuple(names), wnids, **facts)
+        datasets[key] = Dataset(
+            key, tuple(names), wnids, folder_names=known.get("folders", {}), **(described[whole] | about)
+        )
     return datasets
 
 
@@ -132,8 +133,14 @@ def dataset_named(name: str) -> Dataset | None:
     def letters(name: str) -> str:
         return re.sub(r"[-_ ]", "", name.lower())
 
-    whole = (each for each in DATASETS.values() if not each.part_of)
-    return next((each for each in whole if letters(name) in map(letters, (each.key, each.folder, each.title))), None)
+    return next(
+        (
+            each
+            for each in DATASETS.values()
+            if not each.part_of and letters(name) in map(letters, (each.key, each.folder, each.title))
+        ),
+        None,
+    )
 
 
 def find_datasets(suites: list[str], keys: list[str]) -> list[Dataset]:
@@ -181,8 +188,8 @@ def list_images(dataset: Dataset, root: Path) -> Listing:
     elif dataset.layout == "variants":
         rows = _read_variants(dataset, images, split)
     else:
-        folders = [(images / name, label) for label, name in enumerate(dataset.class_folders)]
-        rows = [(path, label) for folder, label in folders if folder.is_dir() for path in folder_images(folder)]
+        folders = enumerate(images / name for name in dataset.class_folders)
+        rows = [(path, label) for label, folder in folders if folder.is_dir() for path in folder_images(folder)]
     if dataset.without:
         rows = [(path, label) for path, label in rows if dataset.without not in path.name]
     if not rows:
@@ -194,8 +201,10 @@ def list_images(dataset: Dataset, root: Path) -> Listing:
 
 def folder_images(folder: Path) -> list[Path]:
     """Return the images of one folder without hidden files, in natural order."""
-    images = (path for path in folder.iterdir() if is_image(path.name) and not path.name.startswith("."))
-    return sorted(images, key=lambda path: natural_key(path.name))
+    return sorted(
+        (path for path in folder.iterdir() if is_image(path.name) and not path.name.startswith(".")),
+        key=lambda path: natural_key(path.name),
+    )
 
 
 def _wrong_classes(dataset: Dataset, classes: Iterable[tuple[int, str]]) -> Iterator[str]:

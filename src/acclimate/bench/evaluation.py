@@ -107,8 +107,9 @@ class Evaluation:
             import pandas
         except ImportError:
             raise MissingExtraError("a DataFrame needs pandas: pip install pandas; or use .rows.") from None
-        lines = [[getattr(row, column) for column in columns[part]] for row in getattr(self, part)]
-        return pandas.DataFrame(lines, columns=columns[part])
+        return pandas.DataFrame(
+            [[getattr(row, column) for column in columns[part]] for row in getattr(self, part)], columns=columns[part]
+        )
 
     def lines(self) -> list[tuple[str, ...]]:
         """Return a line per stream and method, below the headings: accuracy in percent, the gain in points."""
@@ -121,8 +122,8 @@ class Evaluation:
             if method != "zero-shot":
                 found = self.difference(stream, method, "zero-shot")
                 gain = (points(found.difference), interval_text(found.low, found.high))
-            samples = f"{np.mean([row.samples for row in runs]):.0f}"
-            lines.append((stream, method, samples, f"{accuracies.mean():.2f}", sd, *gain))
+            size = f"{np.mean([row.samples for row in runs]):.0f}"
+            lines.append((stream, method, size, f"{accuracies.mean():.2f}", sd, *gain))
         return lines
 
     def __repr__(self) -> str:
@@ -356,8 +357,8 @@ def resample(right: HostArray, taken: HostArray, resamples: int = 2000, seed: in
     blocks = []
     for start in range(0, resamples, 100):  # 100 at once bound the memory
         size = min(100, resamples - start)
-        drawn = rng.multinomial(samples, counts / samples, size).astype(np.float32) @ table  # (size, (M + 1) O)
-        answered = drawn.reshape(size, methods + 1, orders)
+        drawn = rng.multinomial(samples, counts / samples, size).astype(np.float32)
+        answered = (drawn @ table).reshape(size, methods + 1, orders)
         accuracies = answered[:, :-1] / np.maximum(answered[:, -1:], 1)  # (size, M, O)
         shares = rng.multinomial(orders, np.full(orders, 1 / orders), size) / orders
         blocks.append((accuracies * shares[:, None]).sum(axis=2).T)

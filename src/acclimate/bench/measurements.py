@@ -41,8 +41,9 @@ class Measurements:
                 for name in ONE_THREAD.keys() - before.keys():
                     stack.callback(os.environ.pop, name)
                 os.environ.update(ONE_THREAD)  # read when a process starts and loads its linear algebra
-                processes = min(jobs, len(self.tasks))
-                pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (loaded_plugins(),))
+                pool = ProcessPoolExecutor(
+                    min(jobs, len(self.tasks)), get_context("spawn"), _begin, (loaded_plugins(),)
+                )
                 stack.callback(pool.shutdown, cancel_futures=True)  # an interruption ends them after their current run
                 found = pool.map(partial.__call__, self.tasks)
             try:

@@ -107,8 +107,7 @@ def _correlated(
     segment = np.empty(len(groups), np.int64)
     for group in np.unique(groups):
         members = rng.permutation(np.flatnonzero(groups == group))
-        shares = rng.dirichlet(np.full(segments, concentration))
-        ends = np.round(np.cumsum(shares) * len(members)).astype(int)
+        ends = np.round(np.cumsum(rng.dirichlet(np.full(segments, concentration))) * len(members))
         segment[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
     return np.asarray(np.lexsort((rng.random(len(groups)), segment)))
 

@@ -60,12 +60,11 @@ class Variant:
     remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "settings", check_settings(find_method(self.method), self.settings))
-        if not self.settings_name:
-            usual = self.config == find_method(self.method).default_settings()
-            object.__setattr__(self, "settings_name", "paper" if usual else "custom")
-        if self.views_kind is None:
-            object.__setattr__(self, "views_kind", find_method(self.method).views_kind)
+        method = find_method(self.method)
+        object.__setattr__(self, "settings", check_settings(method, self.settings))
+        usual = "paper" if self.config == method.default_settings() else "custom"
+        object.__setattr__(self, "settings_name", self.settings_name or usual)
+        object.__setattr__(self, "views_kind", self.views_kind or method.views_kind)
 
     @property
     def title(self) -> str:

@@ -122,8 +122,9 @@ def _read_recipes() -> dict[str, Recipe]:
             trained += SEARCHED if "validation" in how else ""
             how["remarks"] = tuple(how.get("remarks", ()))
             rows[row] = Variant(settings_name="paper", trained=trained, **how)
-        facts |= {"datasets": tuple(facts["datasets"]), "rows": rows, "sweeps": tuple(sweeps)}
-        recipes[name] = Recipe(name, **facts)
+        recipes[name] = Recipe(
+            name, **{**facts, "datasets": tuple(facts["datasets"]), "rows": rows, "sweeps": tuple(sweeps)}
+        )
     return recipes
 
 

@@ -23,8 +23,7 @@ def expected_calibration_error(confidence: HostArray, correct: HostArray, bins: 
 
 def squared_errors(probs: HostArray, labels: HostArray) -> HostArray:
     """Return the Brier score of each sample (n,), the sum over classes of (p - 1[true])^2, from 0 to 2."""
-    true_class = probs[np.arange(len(labels)), labels]
-    return np.asarray((probs * probs).sum(axis=1) - 2 * true_class + 1)
+    return np.asarray((probs * probs).sum(axis=1) - 2 * probs[np.arange(len(labels)), labels] + 1)
 
 
 def running_accuracy(correct: HostArray, window: int) -> HostArray:

@@ -101,9 +101,14 @@ class FeatureStore:
         """Return how the images of a dataset are prepared for a variant."""
         views = dataset.views_of(variant.views)
         kind = variant.views_kind if variant.views_kind and views > 1 else "augmix"
-        generator = open_generator(self.generated, self.device) if kind == "diffusion" and self.generated else None
         return Preparer(
-            self.encoder, views, VIEWS_SEED, kind=kind, generator=generator, upright=False, decoder="pillow"
+            self.encoder,
+            views,
+            VIEWS_SEED,
+            kind=kind,
+            generator=open_generator(self.generated, self.device) if kind == "diffusion" and self.generated else None,
+            upright=False,
+            decoder="pillow",
         )
 
     def head(self, dataset: Dataset, variant: Variant) -> Head:

@@ -67,24 +67,24 @@ DRAW_SEED = 1
 Settings = Mapping[str, Mapping[str, Any]]  # method -> settings given by the user
 
 
+@dataclass
 class Trainer:
     """Few-shot methods fitted to ImageNet's training images, each once: the store keeps what was fitted.
 
-    Args:
+    Attributes:
         store: the images, the model and the folder of what is fitted.
         shots: training images per class; None for the number of each row.
     """
 
-    def __init__(self, store: FeatureStore, shots: int | None = None) -> None:
-        self._store = store
-        self._shots = shots
-        self._drawn: dict[int, tuple[Listing, Listing]] = {}
+    store: FeatureStore
+    shots: int | None = None
+    _drawn: dict[int, tuple[Listing, Listing]] = field(default_factory=dict, init=False)
 
     def draw(self, row: Variant) -> tuple[Listing, Listing]:
         """Draw the shots of a row, and other images of the same classes; InputError if there are too few images."""
-        count = self._shots or row.shots
+        count = self.shots or row.shots
         if count not in self._drawn:
-            every = read_dataset(TRAINING, self._store.root)
+            every = read_dataset(TRAINING, self.store.root)
             shots, rest = draw_shots(every.labels, IMAGENET.class_names, count, DRAW_SEED, MOST_HELD_OUT)
             self._drawn[count] = (every.part(shots), every.part(rest))
         return self._drawn[count]
@@ -104,10 +104,10 @@ class Trainer:
             return replace(variant, fitted=adapter)
         shots, rest = self.draw(variant)
         validation = None
-        trained = trained_on(self._shots or variant.shots)
+        trained = trained_on(self.shots or variant.shots)
         if variant.validation:
             unseen = dataset.key != IMAGENET.key
-            validation = read_dataset(IMAGENET, self._store.root) if unseen else rest or None
+            validation = read_dataset(IMAGENET, self.store.root) if unseen else rest or None
             held_out = f" (settings searched on other training images, up to {MOST_HELD_OUT} per class)" if rest else ""
             trained += SEARCHED if unseen else held_out
         adapter = self._adapter(variant, shots, validation)
@@ -120,7 +120,7 @@ class Trainer:
 
     def _adapter(self, variant: Variant, shots: Listing, validation: Listing | None) -> FewShot:
         """Return the adapter with all classes of ImageNet; it is read from the store if it was fitted before."""
-        store = self._store
+        store = self.store
         # Each shot is the image and 15 random crops; the authors crop anew in each epoch.
         versions = replace(variant, views=16, views_kind=None)
         original = replace(variant, views=1)
@@ -147,17 +147,22 @@ class Trainer:
             adapter.fit_steps(len(shots), len(validation or ())), f"fitting {variant.method}", "steps"
         ) as advance:
             adapter.fit(stream.features, shots.labels, validation=held_out, progress=advance)
-        notes = {
-            "model": store.model,
-            "fingerprint": store.encoder.fingerprint,
-            "seed": DRAW_SEED,
-            "shots": len(shots) // len(head),
-            "templates": template_name(IMAGENET, variant),
-            "source": "ImageNet's training images",
-        }
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        save_state(adapter, path, {NOTE: notes})
+        save_state(
+            adapter,
+            path,
+            {
+                NOTE: {
+                    "model": store.model,
+                    "fingerprint": store.encoder.fingerprint,
+                    "seed": DRAW_SEED,
+                    "shots": len(shots) // len(head),
+                    "templates": template_name(IMAGENET, variant),
+                    "source": "ImageNet's training images",
+                }
+            },
+        )
         return adapter
 
 
@@ -217,7 +222,6 @@ def run_suite(
 
 
 def _check_runnable(store: FeatureStore, trainer: Trainer, dataset: Dataset, variant: Variant) -> None:
-    """Refuse a variant that cannot run on a dataset, before anything is encoded."""
     method = find_method(variant.method)
     require(method, views=dataset.views_of(variant.views) > 1, labels=variant.fitted is not None, text=True)
     if "text" in method.needs and (lack := text_lack(store.encoder)):
@@ -298,8 +302,8 @@ def run_stream(
     """Score zero-shot and variants, those that give the same result once, in one pass over a stream for each order."""
     distinct = {(each.method, each.settings_name, repr(each.config)): each for each in variants}
     adapting = [variant for variant in distinct.values() if variant.method != "zero-shot"]
-    total = sum(len(stream_order(stream, order)) for order in orders) * (1 + len(adapting))
-    with progress(total, f"adapting {name}", "samples") as advance:
+    samples = sum(len(stream_order(stream, order)) for order in orders)
+    with progress(samples * (1 + len(adapting)), f"adapting {name}", "samples") as advance:
         outcomes = compare(stream, adapting, orders, device=device, progress=advance, text=text)
     return score_all(name, stream, outcomes, prompts, file)
 
@@ -362,8 +366,12 @@ def time_variant(
         for block in logits:
             record.add(block)
         outcomes.append(Outcome(variant, adapter, {order: record.run()}, batch_size, device, {}))
-    nothing = np.empty((0, prepare.views, head.dim), np.float32)  # the features are not kept
-    stream = FeatureStream(nothing, head, encoder=store.model, views_kind=prepare.kind if prepare.views > 1 else "")
+    stream = FeatureStream(
+        np.empty((0, prepare.views, head.dim), np.float32),  # the features are not kept
+        head,
+        encoder=store.model,
+        views_kind=prepare.kind if prepare.views > 1 else "",
+    )
     score = summarise(listing.dataset.key, stream, outcomes[1], outcomes[0], variant.prompts)
     return replace(score, end_to_end=True, cost={**score.cost, "baseline_s": None})
 
@@ -379,11 +387,13 @@ class Reproduction:
     @property
     def notes(self) -> list[str]:
         """Sentences on files that stand for no dataset, and on methods that cannot be run."""
-        files = [f"{name} does not stand for a dataset of the paper: {why}." for name, why in self.other_files.items()]
-        return files + [
-            f"{recipe}: {row} is not measured; it needs {lack}."
-            for recipe, needs in self.lacking.items()
-            for row, lack in needs.items()
+        return [
+            *(f"{name} does not stand for a dataset of the paper: {why}." for name, why in self.other_files.items()),
+            *(
+                f"{recipe}: {row} is not measured; it needs {lack}."
+                for recipe, needs in self.lacking.items()
+                for row, lack in needs.items()
+            ),
         ]
 
     def run(self, folder: Path) -> list[Score]:

@@ -39,8 +39,9 @@ def check(
     if not root.is_dir():
         raise InputError(f"no folder at {root}; pass the folder that contains the datasets.")
     chosen = find_datasets([] if dataset else list(SUITES), dataset or [])
-    here = sum(each.test for each in chosen if (root / each.folder).is_dir())
-    with progress_bar(here, "reading", "images") as advance:
+    with progress_bar(
+        sum(each.test for each in chosen if (root / each.folder).is_dir()), "reading", "images"
+    ) as advance:
         findings = {each.key: check_dataset(each, root, decode, advance) for each in chosen}
     states = {
         key: "missing" if any(one.kind == "missing" for one in found) else "wrong" if found else "found"

@@ -16,9 +16,6 @@ from acclimate.errors import InputError
 if TYPE_CHECKING:
     from acclimate.stream import FeatureStream
 
-# Of real images: PACS, whose style changes; some of it with noise; and a stream that the model already knows.
-RECORDED = ("pacs.safetensors", "pacs_noise.safetensors", "cifar10_clean.safetensors")
-
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for pictures, results and report.")] = Path(
@@ -35,7 +32,8 @@ def demo(
     from acclimate.stream import read_stream
 
     pictures, names, results, report = (out / name for name in ("pictures", "labels.txt", "results.csv", "report.html"))
-    recorded = [out / name for name in RECORDED]
+    # Recorded of real images: PACS, whose style changes; some of it with noise; and a stream that the model knows.
+    recorded = [out / f"{name}.safetensors" for name in ("pacs", "pacs_noise", "cifar10_clean")]
     with writing(f"to {out}", InputError, "Choose another place with --out."):
         with (files("acclimate.cli") / "pictures.zip").open("rb") as content, ZipFile(content) as archive:
             archive.extractall(pictures)

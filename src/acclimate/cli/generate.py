@@ -47,8 +47,7 @@ def generate(
                 try:
                     image = open_image(sample.read(), upright=upright)
                 except (ImageError, OSError) as error:
-                    why = reason(error) if isinstance(error, OSError) else error
-                    say(f"skipped {sample.name}: {why}", err=True)
+                    say(f"skipped {sample.name}: {reason(error)}", err=True)
                     failed += 1
                 else:
                     with writing(out):
@@ -57,5 +56,8 @@ def generate(
             advance(1)
     if failed == len(samples):
         raise RunError("no image could be read.")
-    there = len(samples) - made - failed
-    say(f"{out}: {counted(made, 'image')} done, {there} were there already, {failed} could not be read.", err=True)
+    say(
+        f"{out}: {counted(made, 'image')} done, {len(samples) - made - failed} were there already, "
+        f"{failed} could not be read.",
+        err=True,
+    )

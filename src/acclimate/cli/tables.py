@@ -79,8 +79,11 @@ def print_results(results: "Sequence[Score]") -> None:
         ]
         for result in results
     ]
-    headings = ["stream", "method", "n", "accuracy", *spread, "gain", *paired, "changed", "ECE", "samples/s"]
-    print_table(headings, rows, left=("stream", "method"))
+    print_table(
+        ["stream", "method", "n", "accuracy", *spread, "gain", *paired, "changed", "ECE", "samples/s"],
+        rows,
+        left=("stream", "method"),
+    )
 
 
 def print_differences(evaluations: "Iterable[Evaluation]") -> None:
