@@ -41,6 +41,9 @@ SettingsOf = Annotated[
     Literal["paper", "authors-per-dataset"],
     typer.Option(help="The same settings for all datasets, or those the authors published for each dataset."),
 ]
+Prompts = Annotated[
+    str, typer.Option(help="dataset (a template set per dataset), the name of a set for all, or learned:FILE.")
+]
 
 
 def bench(
@@ -54,9 +57,7 @@ def bench(
         Path | None, typer.Option(help="A file of `acclimate fit`, to run in place of --method or beside it.")
     ] = None,
     settings: SettingsOf = "paper",
-    prompts: Annotated[
-        str, typer.Option(help="dataset (a template set per dataset), the name of a set for all, or learned:FILE.")
-    ] = "dataset",
+    prompts: Prompts = "dataset",
     views: Annotated[Literal["paper", "1", "64"], typer.Option(help="Views per image.")] = "paper",
     views_kind: ViewsKind = None,
     generated: Generated = None,
