@@ -177,16 +177,15 @@ def read_dataset(dataset: Dataset, root: Path) -> Listing:
 def list_images(dataset: Dataset, root: Path) -> Listing:
     """List a dataset's test images, even if the classes in its split file are not those of the benchmark."""
     images = dataset.image_folder(root)
-    split = root / dataset.folder / dataset.split
     if not images.is_dir():
         raise InputError(f"{dataset.title}: no folder {images}; get {dataset.get}. Run `acclimate data check {root}`.")
     problems: tuple[str, ...] = ()
     if dataset.layout == "split":
-        entries = read_split(split)
+        entries = read_split(root / dataset.folder / dataset.split)
         problems = tuple(_wrong_classes(dataset, dict.fromkeys((number, name) for _, number, name in entries)))
         rows = [(images / file, number) for file, number, _ in entries]
     elif dataset.layout == "variants":
-        rows = _read_variants(dataset, images, split)
+        rows = _read_variants(dataset, images, root / dataset.folder / dataset.split)
     else:
         folders = enumerate(images / name for name in dataset.class_folders)
         rows = [(path, label) for label, folder in folders if folder.is_dir() for path in folder_images(folder)]

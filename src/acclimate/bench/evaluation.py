@@ -117,13 +117,19 @@ class Evaluation:
         for stream, method in dict.fromkeys((row.stream, row.method) for row in self.rows):
             runs = [row for row in self.rows if (row.stream, row.method) == (stream, method)]
             accuracies = 100 * np.array([row.accuracy for row in runs])
-            sd = f"{accuracies.std(ddof=1):.2f}" if len(runs) > 1 else ""
             gain = ("", "")
             if method != "zero-shot":
                 found = self.difference(stream, method, "zero-shot")
                 gain = (points(found.difference), interval_text(found.low, found.high))
-            size = f"{np.mean([row.samples for row in runs]):.0f}"
-            lines.append((stream, method, size, f"{accuracies.mean():.2f}", sd, *gain))
+            lines.append(
+                (
+                    *(stream, method),
+                    f"{np.mean([row.samples for row in runs]):.0f}",
+                    f"{accuracies.mean():.2f}",
+                    f"{accuracies.std(ddof=1):.2f}" if len(runs) > 1 else "",
+                    *gain,
+                )
+            )
         return lines
 
     def __repr__(self) -> str:

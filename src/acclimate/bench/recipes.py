@@ -119,9 +119,11 @@ def _read_recipes() -> dict[str, Recipe]:
         rows = {}
         for row, how in facts.get("rows", {}).items():
             trained = trained_on(how["shots"]) if "shots" in how else ""
-            trained += SEARCHED if "validation" in how else ""
-            how["remarks"] = tuple(how.get("remarks", ()))
-            rows[row] = Variant(settings_name="paper", trained=trained, **how)
+            rows[row] = Variant(
+                settings_name="paper",
+                trained=trained + (SEARCHED if "validation" in how else ""),
+                **{**how, "remarks": tuple(how.get("remarks", ()))},
+            )
         recipes[name] = Recipe(
             name, **{**facts, "datasets": tuple(facts["datasets"]), "rows": rows, "sweeps": tuple(sweeps)}
         )

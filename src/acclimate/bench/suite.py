@@ -300,11 +300,12 @@ def run_stream(
     file: str = "",
 ) -> list[Score]:
     """Score zero-shot and variants, those that give the same result once, in one pass over a stream for each order."""
-    distinct = {(each.method, each.settings_name, repr(each.config)): each for each in variants}
-    adapting = [variant for variant in distinct.values() if variant.method != "zero-shot"]
+    adapting = {
+        (each.method, each.settings_name, repr(each.config)): each for each in variants if each.method != "zero-shot"
+    }
     samples = sum(len(stream_order(stream, order)) for order in orders)
     with progress(samples * (1 + len(adapting)), f"adapting {name}", "samples") as advance:
-        outcomes = compare(stream, adapting, orders, device=device, progress=advance, text=text)
+        outcomes = compare(stream, [*adapting.values()], orders, device=device, progress=advance, text=text)
     return score_all(name, stream, outcomes, prompts, file)
 
 
@@ -441,8 +442,9 @@ def plan_recipes(
     timed: dict[str, list[Variant]] = {}
     lacking: dict[str, dict[str, str]] = {}
     for recipe in recipes:
-        lack_of = partial(_lack, recipe=recipe, store=store, trainer=trainer, given=given)
-        rows, lacking[recipe.name] = _rows(recipe, methods, lack_of)
+        rows, lacking[recipe.name] = _rows(
+            recipe, methods, partial(_lack, recipe=recipe, store=store, trainer=trainer, given=given)
+        )
         for key in (key for key in recipe.datasets if key in listings):
             found = (timed if recipe.kind == "cost" else variants).setdefault(key, [])
             for row in rows:

@@ -43,8 +43,9 @@ def few_shot(
     from acclimate.bench.prequential import Variant
 
     chosen = list(dict.fromkeys(method or METHODS))
-    variants = [Variant(name, parse_settings(name, setting, chosen)) for name in chosen]
-    plan = plan_few_shot(files, variants, shots, seeds, held_out)
+    plan = plan_few_shot(
+        files, [Variant(name, parse_settings(name, setting, chosen)) for name in chosen], shots, seeds, held_out
+    )
     scores = run_measurements(plan, out, jobs, "note")
     options = options_text(
         shots=shots, method=method, set=setting, plugin=plugin, seeds=seeds, held_out=held_out, out=out

@@ -122,8 +122,9 @@ def reproduce(
     timed = limit if any(recipe.kind == "cost" for recipe in chosen) else None
     given: dict[str, Any] = {"method": method, "set": setting, "plugin": plugin, "shots": shots, "generated": generated}
     how = options_text(**given, order=order, orders=orders or None, limit=timed, out=out)
-    command = f"acclimate reproduce {' '.join(names)} {where} {how}"
-    _print_tables(write_report(chosen, scores, out, command, plan.lacking))
+    _print_tables(
+        write_report(chosen, scores, out, f"acclimate reproduce {' '.join(names)} {where} {how}", plan.lacking)
+    )
     needed = dict.fromkeys(key for recipe in chosen for key in recipe.datasets)
     report_skipped([key for key in needed if key not in {score.dataset for score in scores}], data)
     say(f"the results are in {out / 'README.md'}.", err=True)
