@@ -30,7 +30,6 @@ from acclimate.methods.two_views import (
 
 BLOCK_SAMPLES = 32  # parameters change at multiples of it
 MEASURED_SAMPLES = 4096  # samples of a finished stream on which temperatures and agreement are measured
-MEASURED_CLASSES = 128  # above so many classes, temperatures are measured on a part of the samples
 
 
 class Parameters(NamedTuple):
@@ -206,8 +205,8 @@ class Accord(Adapter):
         return Step(logits)
 
     def _tempered(self, first: int) -> slice:
-        """Return the samples, from position `first` on, on which temperatures are measured: fewer for many classes."""
-        every = max(1, len(self.head) // MEASURED_CLASSES)
+        """Return the samples from position `first` on that temperatures are measured on: a part above 255 classes."""
+        every = max(1, len(self.head) // 128)
         return slice(-first % every, None, every)
 
     @staticmethod

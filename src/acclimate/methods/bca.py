@@ -75,7 +75,6 @@ class BCA(Adapter):
         return Step(xp.log(xp.clip(posterior, min=float(xp.finfo(posterior.dtype).smallest_normal))))
 
     def _posterior(self, features: Array) -> Array:
-        """Return the posteriors (B, K) of features (B, d)."""
         likelihoods, _ = softmax_and_entropy((self.head.logit_scale * features) @ self.prototypes.T)
         return likelihoods + likelihoods @ self.tensors["priors"]
 

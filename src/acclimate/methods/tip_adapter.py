@@ -28,7 +28,6 @@ from acclimate.methods.schedule import Schedule
 SMALLEST = 0.1  # alpha and beta where the search begins
 BETAS = 200  # values of beta that the search tries
 ALPHAS = 20  # values of alpha that the search tries
-ROUNDING = 1e-4  # scores that differ by less are equal
 
 
 @register
@@ -143,5 +142,6 @@ class TipAdapter(FewShot):
                 right[row] += to_host(xp.stack([xp.sum(share * (answer == truth)) for answer in answers]))
                 weights *= step
             progress(1)
-        pairs = [(alphas[column], betas[row]) for row, column in np.argwhere(right.max() - right < ROUNDING)]
+        # Scores that differ by less than 1e-4 are equal.
+        pairs = [(alphas[column], betas[row]) for row, column in np.argwhere(right.max() - right < 1e-4)]
         return min(pairs, key=lambda pair: abs(pair[0] - self.alpha) + abs(pair[1] - self.beta))

@@ -9,7 +9,6 @@ from acclimate.evidence import Evidence
 from acclimate.methods import DIM, Labelled, Progress, Step, Tensors, register
 from acclimate.methods.gradient.prompt import TrainedPrompt
 
-NARROWER = 16  # the hidden layer of the network has a sixteenth of the feature's length
 LAYERS = ("weight_1", "bias_1", "weight_2", "bias_2")
 
 
@@ -50,7 +49,8 @@ class CoCoOp(TrainedPrompt):
         """Declare context, network and the shift of the mean image."""
         super().setup()
         tokens, width = self.words(self.context).shape
-        hidden = max(1, self.head.dim // NARROWER)
+        # The hidden layer of the network has a sixteenth of the feature's length.
+        hidden = max(1, self.head.dim // 16)
         self.learned = self.declare(
             "learned",
             Tensors(

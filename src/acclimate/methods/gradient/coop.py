@@ -10,8 +10,6 @@ from acclimate.evidence import Evidence
 from acclimate.methods import CLASSES, Labelled, Progress, Step, Tensors, register
 from acclimate.methods.gradient.prompt import TrainedPrompt
 
-START_DEVIATION = 0.02  # standard deviation of a context that does not start from words
-
 
 @register
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -74,7 +72,8 @@ class CoOp(TrainedPrompt):
                 context = self.tower.words(self.context).expand(*shape).clone()
             else:
                 generator = torch.Generator().manual_seed(self.seed)
-                context = START_DEVIATION * torch.randn(*shape, generator=generator).to(self.tower.device)
+                # Small random vectors, of standard deviation 0.02
+                context = 0.02 * torch.randn(*shape, generator=generator).to(self.tower.device)
             prompts = self.prompts(shape[-2])
             self.train([context], lambda batch: self.logits_of(batch, prompts.vectors(context)), shots, progress)
             for part in (self.learned, self.exported):
