@@ -292,11 +292,10 @@ def _table(
             results = [found[name] for name in names] if found.keys() >= set(names) else []
             figure = reported.get(label, {}).get(heading)
             measured = float(np.mean([_score(result, score) for result in results])) if results else None
-            why: list[str] = []
+            remark = (remarks or {}).get(label, {}).get(heading)
+            why = [remark] if remark else []
             if measured is not None and figure is not None and abs(measured - figure) >= 0.005:
-                why += (reason for result in results for reason in reasons(result, model))
-            if remark := (remarks or {}).get(label, {}).get(heading):
-                why.append(remark)
+                why = [*(reason for result in results for reason in reasons(result, model)), *why]
             sd = results[0].orders.get("sd") if len(results) == 1 and score == "accuracy" else None
             cells.append(Cell(measured, figure, None if sd is None else 100 * sd, tuple(dict.fromkeys(why))))
         made.append((label, tuple(cells)))
@@ -456,8 +455,8 @@ def _sweep_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
             }
             for label, variant in sweep.rows.items()
         }
-        named = dict.fromkeys(result.dataset for result in group.results)
-        datasets = [name for name in named if all(name in results for results in found.values())]
+        measured = _first_by_dataset(group.results)
+        datasets = [name for name in measured if all(name in results for results in found.values())]
         if not datasets:
             continue
         if sweep.score == "accuracy":
@@ -555,10 +554,10 @@ def write_report(
     known = letters(every)
     for number, (group, sections) in enumerate(made, 1):
         first = (group.results or group.timed)[0]
-        opening = ON_DATASET_FILES if first.file else ON_DATASETS
-        opening = opening if paper_dataset(first) else ON_STREAMS
-        parts += [] if opening in parts else [opening]
-        parts += [group.context, *([_datasets(group)] if group.results else [])]
+        on_datasets = ON_DATASET_FILES if first.file else ON_DATASETS
+        opening = on_datasets if paper_dataset(first) else ON_STREAMS
+        parts += [*([] if opening in parts else [opening]), group.context]
+        parts += [_datasets(group)] if group.results else []
         for recipe, tables in ((recipe, tables) for recipe, tables in sections if tables):
             figure = folder / (f"{recipe.name}.png" if number == 1 else f"{recipe.name}-{number}.png")
             needed = (lacking or {}).get(recipe.name, {})

@@ -129,8 +129,9 @@ def measure(
             adapter = create(variant.method, stream.head, **variant.settings)
             assert isinstance(adapter, FewShot)
             fitted, rest = draw_shots(labels, stream.head.class_names, count, seed, most, allow_fewer=True)
-            validation = (features[rest], labels[rest]) if len(rest) else None
-            adapter.fit(features[fitted], labels[fitted], validation=validation)
+            adapter.fit(
+                features[fitted], labels[fitted], validation=(features[rest], labels[rest]) if len(rest) else None
+            )
             runs.append(replace(variant, fitted=adapter))
             fits.append({**fits[0], "shots": count, "validation": len(rest), **adapter.chosen()})
     half = part_of(stream, scored)
@@ -158,8 +159,10 @@ def halve(stream: FeatureStream, seed: int) -> tuple[HostArray, HostArray]:
 
 def curves(scores: Sequence[Score]) -> list[Curve]:
     """Return the scores by method, in the order in which the methods were run."""
-    names = dict.fromkeys(score.method for score in scores)
-    return [Curve(name, tuple(score for score in scores if score.method == name)) for name in names]
+    return [
+        Curve(name, tuple(score for score in scores if score.method == name))
+        for name in dict.fromkeys(score.method for score in scores)
+    ]
 
 
 def write_few_shot(plan: Measurements, scores: Sequence[Score], folder: Path, command: str) -> list[list[str]]:
@@ -186,7 +189,6 @@ def write_few_shot(plan: Measurements, scores: Sequence[Score], folder: Path, co
     panels = {name: [name] for name in streams}
     means = {f"mean of {len(panels)} streams": streams} if len(panels) > 1 else {}
     seeds = len({score.seed for score in scores})
-    spread = f"Mean ± standard deviation over {seeds} draws" if seeds > 1 else "One draw"
     table = [["method", "shots", "mean", *streams]]
     for curve in board:
         for shots in curve.shots:
@@ -203,7 +205,8 @@ def write_few_shot(plan: Measurements, scores: Sequence[Score], folder: Path, co
             partial(draw_few_shot, board, {**means, **panels}),
         ),
         "## Accuracy",
-        f"Top-1 accuracy in percent. {spread}.",
+        "Top-1 accuracy in percent. "
+        + (f"Mean ± standard deviation over {seeds} draws." if seeds > 1 else "One draw."),
         markdown_table(table[0], table[1:]),
         NOTES,
     ]

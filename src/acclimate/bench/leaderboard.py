@@ -120,9 +120,8 @@ def plan_board(
         limit: take at most this many samples of a stream, drawn at random.
         passes: 2 to score the second pass of every method that learns online, too.
     """
-    for shape in shapes:
-        if shape not in SHAPES:
-            raise InputError(f"unknown shape {shape!r}; {nearest(shape, SHAPES)}")
+    if unknown := [shape for shape in shapes if shape not in SHAPES]:
+        raise InputError(f"unknown shape {unknown[0]!r}; {nearest(unknown[0], SHAPES)}")
     streams = {name: _limited(stream, limit) for name, stream in read_labelled(paths).items()}
     with_views = all(stream.views > 1 for stream in streams.values())
     unfit = {name: _unfit(name, with_views) for name in methods or list_methods() if name != "zero-shot"}
@@ -167,9 +166,6 @@ def write_board(plan: Measurements, scores: Sequence[Score], folder: Path, comma
     board = standings(scores)
     shapes = list(board[0].shapes)
     summary = summary_rows(board)
-    by_shape = [
-        (standing.title, *(" / ".join(map(points, standing.gains(shape))) for shape in shapes)) for standing in board
-    ]
     parts = [
         "# Leaderboard",
         f"Training-free methods, each with one setting for everything, on {len(plan.streams)} streams in "
@@ -188,17 +184,22 @@ def write_board(plan: Measurements, scores: Sequence[Score], folder: Path, comma
         "## Shapes",
         "Mean and lowest gain of the runs of each shape, in points. The shapes are those of the "
         "[protocol](../benchmarks.md#protocol).",
-        markdown_table(("method", *map(shape_title, shapes)), by_shape),
+        markdown_table(
+            ("method", *map(shape_title, shapes)),
+            [(each.title, *(" / ".join(map(points, each.gains(shape))) for shape in shapes)) for each in board],
+        ),
     ]
     if "seed" in shapes:
-        rows = [
-            (name, str(len(stream)), str(len(stream.head)), *(_shuffled(standing, name) for standing in board))
-            for name, stream in plan.streams.items()
-        ]
         parts += [
             "## Streams, shuffled",
             "Accuracy of zero-shot in percent, and the mean gain of the others in points.",
-            markdown_table(("stream", "samples", "classes", *(standing.title for standing in board)), rows),
+            markdown_table(
+                ("stream", "samples", "classes", *(standing.title for standing in board)),
+                [
+                    (name, str(len(stream)), str(len(stream.head)), *(_shuffled(standing, name) for standing in board))
+                    for name, stream in plan.streams.items()
+                ],
+            ),
         ]
     if plan.notes:
         parts += ["## Left out", *markdown_list(plan.notes)]

@@ -230,12 +230,12 @@ def draw_leaderboard(board: "Sequence[Standing]", path: Path) -> None:
                 axes.text(x, y - 0.12, f"{mean:+.1f}", **middle, fontsize=11, weight="normal" if x else "bold")
                 colour = "#a3200d" if worst < -1 else "#444444"  # a loss of more than a point is red
                 axes.text(x, y + 0.26, f"worst {worst:+.1f}", **middle, fontsize=7, color=colour)
-            further = [
+            further = (
                 f"{100 * standing.mean('ece'):.1f}",
                 f"{standing.mean('brier'):.2f}",
                 f"{standing.mean('us_per_sample'):.0f}",
                 standing.size,
-            ]
+            )
             for x, text in enumerate(further, wide):
                 axes.text(x, y, text, **middle, fontsize=9)
         axes.grid(visible=False)

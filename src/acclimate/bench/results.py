@@ -200,8 +200,13 @@ def score_all(
 
 def write_results(scores: Sequence[Score], path: Path) -> None:
     """Write one score as a JSON object, several as a list with one score per line."""
-    further = {"pretrained": "", "task": "zeroshot_classification", "language": "en"}  # keys of clip_benchmark
-    exact = json.dumps([{**asdict(score), **further} for score in scores])
+    exact = json.dumps(
+        [
+            # The last three are the other keys of clip_benchmark's format.
+            {**asdict(score), "pretrained": "", "task": "zeroshot_classification", "language": "en"}
+            for score in scores
+        ]
+    )
     content = json.loads(exact, parse_float=lambda digits: round(float(digits), DIGITS))
     lines = ",\n".join(map(json.dumps, content))
     text = json.dumps(content[0], indent=2) if len(content) == 1 else f"[\n{lines}\n]"
