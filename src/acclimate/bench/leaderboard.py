@@ -63,8 +63,10 @@ class Standing:
     @property
     def shapes(self) -> dict[str, list[Score]]:
         """The scores by shape."""
-        names = sorted({score.shape for score in self.scores}, key=list(SHAPES).index)
-        return {name: [score for score in self.scores if score.shape == name] for name in names}
+        return {
+            name: [score for score in self.scores if score.shape == name]
+            for name in sorted({score.shape for score in self.scores}, key=list(SHAPES).index)
+        }
 
     @property
     def worst(self) -> Score:

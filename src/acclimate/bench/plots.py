@@ -213,12 +213,14 @@ def draw_leaderboard(board: "Sequence[Standing]", path: Path) -> None:
     high = len(methods)
     wide = 1 + len(shapes)
     with _figure(path, width=2.2 + 0.9 * len(columns), height=1.3 + 0.5 * high, legend=False) as (axes,):
-        colours = ("#d9694f", "#ffffff", "#4fa384")  # loss to gain, light enough for black figures
         axes.pcolormesh(
             np.arange(wide + 1) - 0.5,
             np.arange(high + 1) - 0.5,
             gains[..., 0],
-            cmap=pyplot().matplotlib.colors.LinearSegmentedColormap.from_list("", colours),
+            cmap=pyplot().matplotlib.colors.LinearSegmentedColormap.from_list(
+                "",
+                ("#d9694f", "#ffffff", "#4fa384"),  # loss to gain, light enough for black figures
+            ),
             vmin=-6,  # points with the full colour
             vmax=6,
             edgecolors="white",

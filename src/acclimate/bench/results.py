@@ -122,8 +122,13 @@ class Score:
 
         Keys that have a default may be missing: older files do not have them all.
         """
-        needed = [field.name for field in fields(cls) if field.name in content or field.default is MISSING]
-        return cls(**{name: content[name] for name in needed})
+        return cls(
+            **{
+                field.name: content[field.name]
+                for field in fields(cls)
+                if field.name in content or field.default is MISSING
+            }
+        )
 
 
 def summarise(
@@ -279,8 +284,11 @@ def hardware(device: str) -> str:
     """Return the processor, the number of cores, and the GPU if the device is one."""
     processor = platform.machine()
     with suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        processor = next(
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        )
     words = f"{processor}, {os.cpu_count()} cores"
     if device.startswith("cuda"):
         import torch
