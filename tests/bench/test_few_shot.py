@@ -11,7 +11,7 @@ from acclimate.bench.prequential import Variant, compare
 from acclimate.bench.results import score_all
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
-from acclimate.sources.shots import draw_shots
+from acclimate.sources.source import draw_shots
 from acclimate.stream import read_stream, write_stream
 
 VARIANTS = [Variant("zero-shot"), Variant("tda"), Variant("tip-adapter"), Variant("tip-adapter-f", {"epochs": 3})]

@@ -15,7 +15,7 @@ from drawn_images import draw
 
 torch = pytest.importorskip("torch")
 
-from acclimate.encoders.image_tower import fold_quick_gelu  # noqa: E402 (it needs torch)
+from acclimate.encoders.tower import fold_quick_gelu  # noqa: E402 (it needs torch)
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 PREPROCESS = Preprocess(32, 24, 28, "bicubic", (0.48, 0.46, 0.41), (0.27, 0.26, 0.28), "round")

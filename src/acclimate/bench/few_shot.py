@@ -20,7 +20,7 @@ from acclimate.bench.prequential import Variant, compare
 from acclimate.bench.results import ABSENT, Score, markdown_list, markdown_table, summarise, write_csv, write_page
 from acclimate.errors import InputError
 from acclimate.methods import FewShot, create, find_method, require
-from acclimate.sources.shots import draw_shots
+from acclimate.sources.source import draw_shots
 from acclimate.stream import FeatureStream
 
 NOTES = """\

@@ -28,7 +28,7 @@ from acclimate.errors import RunError
 from acclimate.evidence import Head
 from acclimate.files import write_atomically, writing
 from acclimate.prompts import LearnedPrompts, build_head, prompts_for
-from acclimate.prompts.learned import PREFIX
+from acclimate.prompts.templates import LEARNED_PREFIX
 from acclimate.reading.walk import Batch, Preparer, encode_ahead, gpu_of, precision_of
 from acclimate.stream import FeatureStream
 from acclimate.views import VERSION as VIEWS_VERSION
@@ -117,8 +117,8 @@ class FeatureStore:
         names = {}
         for name in dataset.class_names:  # two pairs of ImageNet's classes have the same name, and so the same prompts
             names[name if name not in names else f"{name} (2)"] = name
-        if templates.startswith(PREFIX):
-            return build_head(self.encoder, tuple(names), LearnedPrompts.load(templates.removeprefix(PREFIX)))
+        if templates.startswith(LEARNED_PREFIX):
+            return build_head(self.encoder, tuple(names), LearnedPrompts.load(templates.removeprefix(LEARNED_PREFIX)))
         prompts = zip(names, prompts_for(list(names.values()), templates), strict=True)
         return build_head(self.encoder, tuple(names), dict(prompts))
 

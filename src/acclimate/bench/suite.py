@@ -53,10 +53,9 @@ from acclimate.methods import (
     require,
     save_state,
 )
-from acclimate.prompts import template_sets
-from acclimate.prompts.learned import PREFIX, LearnedPrompts
+from acclimate.prompts.templates import LEARNED_PREFIX, LearnedPrompts, template_sets
 from acclimate.reading.walk import encode_ahead, gpu_of
-from acclimate.sources.shots import MOST_HELD_OUT, draw_shots
+from acclimate.sources.source import MOST_HELD_OUT, draw_shots
 from acclimate.stream import FeatureStream
 from acclimate.views import Kind
 from acclimate.views.generated import open_generator
@@ -186,11 +185,11 @@ def run_suite(
     the fitted file or the learned prompts are newer. `fitted` is the file of a few-shot method that runs beside the
     others. Prompts, views and their kind are as in `Variant`.
     """
-    learned = Path(prompts.removeprefix(PREFIX)) if prompts.startswith(PREFIX) else None
+    learned = Path(prompts.removeprefix(LEARNED_PREFIX)) if prompts.startswith(LEARNED_PREFIX) else None
     if learned is not None:
         LearnedPrompts.load(learned)
     elif prompts not in (known := ("dataset", *template_sets())):
-        raise InputError(f"unknown prompts {prompts!r}; choose from {', '.join(known)} or {PREFIX}FILE.")
+        raise InputError(f"unknown prompts {prompts!r}; choose from {', '.join(known)} or {LEARNED_PREFIX}FILE.")
     how: dict[str, Any] = {"prompts": prompts, "views": views, "views_kind": views_kind}
     rows = [Variant(method, settings_name="paper", **how) for method in methods]
     if fitted is not None:

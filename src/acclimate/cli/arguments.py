@@ -289,14 +289,13 @@ def read_templates(values: Sequence[str] | None) -> "list[str] | dict[str, list[
     A value is a template, the name of a set, or a file: .txt with one template per line, .json with a list of templates
     or with a dict from class to full prompts, or `learned:FILE`. The last two cannot be mixed with others.
     """
-    from acclimate.prompts.learned import PREFIX, LearnedPrompts
-    from acclimate.prompts.templates import DEFAULT_SET, PromptFile, resolve
+    from acclimate.prompts.templates import DEFAULT_SET, LEARNED_PREFIX, LearnedPrompts, PromptFile, resolve
 
     found: list[str] = []
     for value in values or (DEFAULT_SET,):
         content: Any = [value]
-        if value.startswith(PREFIX):
-            content = LearnedPrompts.load(value.removeprefix(PREFIX))
+        if value.startswith(LEARNED_PREFIX):
+            content = LearnedPrompts.load(value.removeprefix(LEARNED_PREFIX))
         elif value.lower().endswith((".json", ".txt")) and "{}" not in value and "{c}" not in value:
             read = _read_json if value.lower().endswith(".json") else read_lines
             content = read(Path(value), "template file")

@@ -100,7 +100,7 @@ def _draw(
     """Return the classes, the images to fit to, and those to choose settings by."""
     import numpy as np
 
-    from acclimate.sources.shots import MOST_HELD_OUT, draw_shots
+    from acclimate.sources.source import MOST_HELD_OUT, draw_shots
 
     names, known = _labelled(source, None if labels is None else arguments.read_labels(labels))
     arguments.note_language(names, model)

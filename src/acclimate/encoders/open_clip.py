@@ -67,7 +67,7 @@ class OpenClipEncoder:
         precision: Precision = "auto",
         compile: bool = False,
     ) -> None:
-        from acclimate.encoders.image_tower import ImageTower
+        from acclimate.encoders.tower import ImageTower
 
         check_precision(precision, "")
         self.model = model.eval()

@@ -8,11 +8,12 @@ the length of the file and stops at the first bound.
 import re
 import struct
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import numpy as np
 from PIL import JpegImagePlugin
 
 from acclimate.errors import ImageError
-from acclimate.images.tiff import TIFF, check_exif, read_directory
 
 BYTES_PER_PIXEL = 8  # peak memory of decoding: an RGB image of Pillow, twice
 MAX_METADATA_BYTES = 16 * 2**20  # bytes beside the pixels
@@ -26,6 +27,11 @@ SLOW_FACTOR = 16  # bytes or values that Pillow decodes in Python <= allowed pix
 FAX_COMPRESSIONS = (2, 3, 4, 32771)  # libtiff writes a line to standard error for each of their bad rows
 MIN_FAX_ROW_PIXELS = 1000  # rows of a fax <= allowed pixels / this
 MIN_BLOCK_PIXELS = 256  # smallest mean size of the tiles or strips of a TIFF
+MAX_TAGS = 1000  # tags of a directory
+TIFF = (b"II\x2a\0", b"MM\0\x2a", b"II\x2b\0", b"MM\0\x2b", b"II\0\x2a", b"MM\x2a\0")
+# bytes of a value by TIFF's type
+SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}
+SUBDIRECTORY_TAGS = (34665, 34853, 40965)  # EXIF, GPS and interoperability, which Pillow reads
 HOW_TO_ALLOW = "start with a larger --max-pixels (in Python: acclimate.images.opening.limit_pixels)"
 
 MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
@@ -235,6 +241,67 @@ def tiff(content: bytes, limit: int) -> Cost:
         raise ImageError(f"a fax of {height:,} rows takes too long to decode; save it as PNG, or {HOW_TO_ALLOW}")
     row = 10 * across if compression in (6, 7) else _ceil(across * bits, 8)  # JPEG: coefficients and RGBA
     return width, height, 4 * width * height + row * down if compression > 1 else 0
+
+
+class Directory(NamedTuple):
+    """A directory of a TIFF: for each tag the size of a value, the number of values and their offset."""
+
+    data: bytes
+    entries: dict[int, tuple[int, int, int]]
+    order: str  # byte order, "<" or ">"
+
+    def values(self, tag: int, default: int = 0) -> "np.ndarray[Any, np.dtype[np.uint64]]":
+        """Return the whole numbers of a tag."""
+        size, count, offset = self.entries.get(tag, (0, 0, 0))
+        if size not in (1, 2, 4, 8) or not count or offset + size * count > len(self.data):
+            return np.array([default], np.uint64)
+        return np.frombuffer(self.data, f"{self.order}u{size}", count, offset).astype(np.uint64)
+
+    def value(self, tag: int, default: int = 0) -> int:
+        """Return the first number of a tag."""
+        return int(self.values(tag, default)[0])
+
+
+def check_exif(data: bytes) -> None:
+    """Refuse EXIF with too many tags, or whose values, which Pillow copies, lie on top of each other."""
+    while data.startswith(b"Exif\0\0"):
+        data = data[6:]
+    if data[:4] in TIFF:
+        read_directory(data)
+
+
+def read_directory(data: bytes, offset: int | None = None, depth: int = 2) -> Directory:
+    """Read the first directory of a TIFF, or the one at an offset; check it, and those it points to."""
+    order = "<" if data[:2] == b"II" else ">"
+    wide = 43 in data[2:4]
+    number = struct.Struct(order + ("Q" if wide else "H"))
+    slot = struct.Struct(order + ("Q" if wide else "I"))
+    head = struct.Struct(order + ("HHQ" if wide else "HHI"))
+    entries: dict[int, tuple[int, int, int]] = {}
+    total = 0  # bytes of all values that lie elsewhere
+    try:
+        offset = slot.unpack_from(data, slot.size)[0] if offset is None else offset
+        (count,), offset = number.unpack_from(data, offset), offset + number.size
+        if count > MAX_TAGS:
+            raise ImageError(f"more than {MAX_TAGS:,} tags; save it again without them")
+        for start in range(offset, offset + count * (head.size + slot.size), head.size + slot.size):
+            tag, kind, many = head.unpack_from(data, start)
+            size = SIZES.get(kind, 0)
+            where = start + head.size
+            if size * many > slot.size:
+                (where,) = slot.unpack_from(data, where)
+                total += min(size * many, max(0, len(data) - where))
+            entries[tag] = size, many, where
+    except struct.error:  # cut off: Pillow reads as far, and may then refuse it
+        pass
+    if total > 2 * len(data):
+        raise ImageError("damaged: its tags lie on top of each other")
+    directory = Directory(data, entries, order)
+    if depth:
+        for tag in SUBDIRECTORY_TAGS:
+            if tag in entries:
+                read_directory(data, directory.value(tag), depth - 1)
+    return directory
 
 
 def _ceil(size: int, block: int) -> int:

@@ -19,8 +19,7 @@ from PIL import Image, UnidentifiedImageError
 from acclimate.arrays import HostArray, to_host
 from acclimate.errors import ImageError, lacking, reason
 from acclimate.files import read_regular
-from acclimate.images.decode_cost import BYTES_PER_PIXEL, EXAMINERS, HOW_TO_ALLOW, SIGNATURES
-from acclimate.images.tiff import check_exif
+from acclimate.images.decode_cost import BYTES_PER_PIXEL, EXAMINERS, HOW_TO_ALLOW, SIGNATURES, check_exif
 
 CHANNELS = (1, 3, 4)
 FLOAT_TOLERANCE = 0.01  # floats that were resized may overshoot 0 and 1

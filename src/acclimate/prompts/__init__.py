@@ -1,13 +1,13 @@
 """From class names to class vectors: labels, prompt templates, and the text side of a classifier."""
 
-from acclimate.prompts.head import TextEncoder, build_head, default_cache_folder
-from acclimate.prompts.language import foreign_labels, language_note
-from acclimate.prompts.learned import LearnedPrompts
-from acclimate.prompts.negatives import negative_vectors, nouns
+from acclimate.prompts.head import TextEncoder, build_head, default_cache_folder, negative_vectors, nouns
 from acclimate.prompts.templates import (
+    LearnedPrompts,
     Templates,
     clean_labels,
     example_prompts,
+    foreign_labels,
+    language_note,
     prompts_for,
     template_sets,
 )

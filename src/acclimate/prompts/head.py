@@ -1,10 +1,15 @@
-"""From labels to a Head: each class is the mean direction of its prompts (the CLIP ensemble), cached on disk."""
+"""From labels to a Head: each class is the mean direction of its prompts (the CLIP ensemble), cached on disk.
+
+The negatives of "none of these" are class vectors of everyday nouns, which are shipped for the bundled model.
+"""
 
 import hashlib
 import json
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from functools import cache
+from importlib.resources import as_file
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, cast
 
@@ -14,8 +19,7 @@ from acclimate.arrays import HostArray, as_floats, to_host, unit_rows
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
 from acclimate.files import keep_recent, read_snapshot, snapshot_bytes, write_atomically
-from acclimate.prompts.learned import LearnedPrompts
-from acclimate.prompts.templates import DEFAULT_SET, Templates, clean_labels, prompts_for
+from acclimate.prompts.templates import DATA, DEFAULT_SET, LearnedPrompts, Templates, clean_labels, prompts_for
 
 BATCH_PROMPTS = 32  # larger batches take more memory and are not faster on a CPU
 CACHE_VERSION = 2  # increases whenever the same prompts and encoder give different vectors
@@ -159,3 +163,45 @@ def _encode(encoder: TextEncoder, labels: Sequence[str], prompts: Sequence[Seque
         label = labels[int(lengths.argmin())]
         raise InputError(f"label {label!r}: its prompts cancel each other out; use fewer or other templates.")
     return np.asarray(means, np.float32)
+
+
+@cache
+def nouns() -> tuple[str, ...]:
+    """Return some thousands of things that photographs show, in alphabetical order.
+
+    Examples:
+        >>> nouns()[:3], len(nouns()) > 3000
+        (('aardvark', 'abacus', 'abbey'), True)
+    """
+    return tuple((DATA / "nouns.txt").read_text(encoding="utf-8").splitlines())
+
+
+def negative_vectors(
+    encoder: TextEncoder,
+    cache: Path | Literal[False] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> HostArray:
+    """Return unit vectors (M, d) of the nouns, in the prompt "a photo of a {}.".
+
+    Those of the bundled model are shipped with 8 bits per number. For other models the nouns are encoded once and
+    cached as class vectors are; `cache` and `progress` are those of `build_head`.
+
+    Examples:
+        >>> from acclimate import load_encoder
+        >>> negative_vectors(load_encoder("bundled")).shape == (len(nouns()), 768)
+        True
+    """
+    return finish(negative_steps(encoder, cache), progress)
+
+
+def negative_steps(encoder: TextEncoder, cache: Path | Literal[False] | None = None) -> Steps[HostArray]:
+    """Run `negative_vectors` in steps, as `head_steps` does for `build_head`."""
+    with as_file(DATA / "nouns.safetensors") as path:
+        shipped, about = read_snapshot(path)
+    if about["key"] != vectors_key(encoder, prompts_for(nouns(), DEFAULT_SET)):
+        head = yield from head_steps(encoder, nouns(), DEFAULT_SET, cache)
+        return to_host(head.class_vectors)
+    # 8-bit numbers with a scale per vector, without the zeros at the end of all of them
+    vectors = shipped["vectors"].astype(np.float32) * shipped["scale"][:, None]
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.pad(vectors, ((0, 0), (0, about["dim"] - vectors.shape[1])))

@@ -1,25 +1,39 @@
-"""Labels, and the prompts in which a text encoder reads them.
+"""Labels, and the prompts in which a text encoder reads them: written in templates, or learned.
 
 A template is a string with `{}` or `{c}` in place of the class name, or a function from the name to a prompt. Complete
 prompts for each class, such as a language model writes, are given as a dict. Named sets are in `data/templates.json`.
 """
 
+import hashlib
 import json
+import os
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import chain, zip_longest
 from types import MappingProxyType
 from typing import Any
 
-from acclimate.errors import InputError, as_words, check_text, same_words
-from acclimate.prompts.learned import PREFIX, LearnedPrompts
+import numpy as np
+
+from acclimate.arrays import HostArray, to_host
+from acclimate.errors import InputError, ModelError, StateError, as_words, check_text, same_words
+from acclimate.evidence import Head
+from acclimate.files import read_snapshot
 
 Template = str | Callable[[str], str]
 Templates = Template | Sequence[Template] | Mapping[str, str | Sequence[str]]
 
 DEFAULT_SET = "single"
+DATA = files("acclimate.prompts") / "data"
+MAX_CONTEXT_VALUE = 1e6  # far beyond the values that make sense in a learned context
+LEARNED_PREFIX = "learned:"  # stands before the path of a file on the command line, and before a name
+# Shares of the labels that must look foreign: English has words such as 'café' and 'chat', too.
+FOREIGN_SHARE = 0.1
+ACCENTED_SHARE = 1 / 3
 _PLACEHOLDER = re.compile(r"\{c?\}")
 _OTHER_FIELD = re.compile(r"\{(?!c?\})[^{}]*\}")
 _WORDNET_ID = re.compile(r"n\d{8}\b")
@@ -55,13 +69,155 @@ def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:
     return tuple(seen.values())
 
 
+def foreign_labels(labels: Sequence[str]) -> str:
+    """Return why labels do not look English, in words; "" if they do.
+
+    One label in a script other than Latin is enough. Otherwise at least two labels must be frequent words of the same
+    language, one of them unknown to English, or a third of the labels, two at least, must have accents.
+
+    Examples:
+        >>> foreign_labels(["chat", "chien", "oiseau"])
+        "'chat', 'chien' and 'oiseau' look French"
+        >>> foreign_labels(["cat", "jalapeño", "chat"])
+        ''
+    """
+    if other := [label for label in labels if any(c.isalpha() and not _is_latin(c) for c in label)]:
+        return f"{_enumerated(other)} {'has' if len(other) == 1 else 'have'} letters that are not Latin"
+    for language, (own, shared) in _frequent_words().items():
+        sure = [label for label in labels if _tokens(label) & own]
+        likely = [label for label in labels if _tokens(label) & (own | shared)]
+        if sure and len(likely) >= max(2, FOREIGN_SHARE * len(labels)):
+            return f"{_enumerated(likely)} look {language}"
+    accented = [label for label in labels if any(map(_is_accented, label))]
+    if len(accented) >= max(2, ACCENTED_SHARE * len(labels)):
+        return f"{_enumerated(accented)} have accents"
+    return ""
+
+
+def language_note(labels: Sequence[str]) -> str:
+    """Return a note for users of a model that reads English only, if their labels do not look English; else ""."""
+    why = foreign_labels(labels)
+    return why and (
+        f"{why}; the bundled model reads English only, and guesses at other words. "
+        "Write the labels in English, or choose a model for your language."
+    )
+
+
+@cache
+def _frequent_words() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+    """Return by language the frequent words that are not English, and those that English has as well."""
+    described = json.loads((DATA / "foreign_words.json").read_text(encoding="utf-8"))
+    return {
+        language: (frozenset(words["own"].split()), frozenset(words["shared"].split()))
+        for language, words in described.items()
+    }
+
+
+def _tokens(label: str) -> set[str]:
+    return set(re.findall(r"[^\W\d_]+", label.casefold()))
+
+
+def _is_latin(letter: str) -> bool:
+    return letter.isascii() or unicodedata.name(letter, "LATIN").startswith(("LATIN", "FEMININE", "MASCULINE", "MICRO"))
+
+
+def _is_accented(letter: str) -> bool:
+    return not letter.isascii() and unicodedata.name(letter, "").startswith("LATIN")
+
+
+def _enumerated(labels: Sequence[str]) -> str:
+    *first, last = [repr(label) for label in labels[:3]]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 @cache
 def template_sets() -> Mapping[str, tuple[str, ...]]:
     """Return the named sets of templates."""
-    described = json.loads((files("acclimate.prompts") / "data" / "templates.json").read_text(encoding="utf-8"))
+    described = json.loads((DATA / "templates.json").read_text(encoding="utf-8"))
     return MappingProxyType(
         {name: tuple(described[about.get("same_as", name)]["templates"]) for name, about in described.items()}
     )
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedPrompts:
+    """The prompts of any labels with a learned context; they take the place of templates.
+
+    Attributes:
+        context: (M, width) vectors before every name, or (K, M, width) for the K classes they were learned for.
+        class_names: these K classes.
+        encoder: fingerprint of the model they were learned with; "" if unknown.
+        source: where they come from, for messages.
+
+    Examples:
+        >>> LearnedPrompts.load("nowhere.safetensors")
+        Traceback (most recent call last):
+        acclimate.errors.StateError: no state file at nowhere.safetensors.
+    """
+
+    context: HostArray
+    class_names: tuple[str, ...]
+    encoder: str
+    source: str
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "LearnedPrompts":
+        """Read the prompts of a state file whose method has learned some; of `cocoop`, those of its mean image."""
+        arrays, description = read_snapshot(path)
+        context = arrays.get("exports.context")
+        encoder = description.get("encoder", "")
+        if context is None or not description.get("seen"):
+            raise StateError(f"{path} holds no learned prompts; make some with `acclimate fit --method coop`.")
+        head = Head.from_file(arrays.get("class_vectors"), description.get("head"), path)
+        fits = context.ndim == 2 or (context.ndim == 3 and len(context) == len(head))
+        usable = isinstance(encoder, str) and context.dtype.kind == "f" and 0 not in context.shape and fits
+        if not usable or not np.abs(context).max() <= MAX_CONTEXT_VALUE:
+            raise StateError(f"{path} holds learned prompts that break a rule; it was damaged or edited.")
+        return cls(context, head.class_names, encoder, os.fspath(path))
+
+    @property
+    def name(self) -> str:
+        """The text that stands for them where templates are text: equal for equal content."""
+        names = self.class_names if self.context.ndim == 3 else ()
+        return (
+            LEARNED_PREFIX
+            + hashlib.sha256(repr((self.context.shape, names)).encode() + self.context.tobytes()).hexdigest()
+        )
+
+    def example(self, label: str) -> str:
+        """Return a text that shows the prompt of a label."""
+        return f"{self.context.shape[-2]} learned vectors, then {label!r}"
+
+    def vectors(self, encoder: Any, labels: Sequence[str]) -> HostArray:
+        """Return unit class vectors (K, d) of labels.
+
+        Raises:
+            ModelError: the prompts were learned with another model, or the model cannot take embeddings.
+            InputError: a label has no context of its own, where contexts were learned per class.
+        """
+        if not hasattr(encoder, "text_tower"):
+            raise ModelError(
+                f"learned prompts need a text tower that takes embeddings, which {type(encoder).__name__} does not "
+                "have; use a CLIP model of hf:, local: or open_clip:."
+            )
+        tower = encoder.text_tower()
+        known = self.encoder and encoder.fingerprint
+        if (known and self.encoder != encoder.fingerprint) or self.context.shape[-1] != tower.width:
+            raise ModelError(f"the prompts of {self.source} were learned with another model; use that, or fit again.")
+        context = self.context
+        if context.ndim == 3:
+            index = {name: i for i, name in enumerate(self.class_names)}
+            if missing := [label for label in labels if label not in index]:
+                raise InputError(
+                    f"{self.source} has a context for each class it was fitted to, and none for {missing[0]!r}; "
+                    "fit again with it, or without class_specific."
+                )
+            context = context[[index[label] for label in labels]]
+        import torch
+
+        with torch.no_grad():
+            placed = torch.as_tensor(np.asarray(context, np.float32), device=tower.device)
+            return to_host(tower.prompts(labels, context.shape[-2]).vectors(placed))
 
 
 def prompts_for(labels: Sequence[str], templates: Templates) -> list[list[str]]:
@@ -98,7 +254,7 @@ def example_prompts(labels: Sequence[str], templates: Templates | LearnedPrompts
     """
     if isinstance(templates, LearnedPrompts):
         return [templates.example(label) for label in labels[:1]]
-    if isinstance(templates, str) and templates.startswith(PREFIX):  # only their name is known
+    if isinstance(templates, str) and templates.startswith(LEARNED_PREFIX):  # only their name is known
         return ["learned prompts"]
     by_template = chain.from_iterable(zip_longest(*prompts_for(labels, templates)))
     prompts = list(dict.fromkeys(prompt for prompt in by_template if prompt is not None))
@@ -119,7 +275,7 @@ def resolve(template: Any) -> Sequence[Template]:
         return (template,)
     if template in template_sets():
         return template_sets()[template]
-    if template.startswith(PREFIX):
+    if template.startswith(LEARNED_PREFIX):
         raise InputError("the prompts were learned, and only their name is known here; load their file again for this.")
     raise InputError(
         f"the template {template!r} has no {{}} for the class name; write one such as 'a photo of a {{}}.', "

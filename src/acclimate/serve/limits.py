@@ -8,8 +8,7 @@ from typing import Any
 from acclimate.errors import InputError
 from acclimate.methods.corrections import MAX_CORRECTIONS
 from acclimate.prompts import clean_labels, prompts_for
-from acclimate.prompts.learned import PREFIX
-from acclimate.prompts.templates import check_prompts, resolve
+from acclimate.prompts.templates import LEARNED_PREFIX, check_prompts, resolve
 from acclimate.serve.schemas import LABEL_CHARS, MAX_IMAGES, MAX_LABELS, PROMPT_CHARS
 
 # field of Limits -> option of `acclimate serve`
@@ -121,7 +120,7 @@ class Limits:
         longest = max(names, key=len)
         if len(longest) > LABEL_CHARS:
             raise InputError(f"the label {longest[:20]!r}... is longer than {LABEL_CHARS} characters; shorten it.")
-        if not (isinstance(templates, str) and templates.startswith(PREFIX)):
+        if not (isinstance(templates, str) and templates.startswith(LEARNED_PREFIX)):
             self._check_prompts(names, len(longest), templates)
         return names
 

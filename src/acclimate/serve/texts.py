@@ -14,9 +14,8 @@ from acclimate.arrays import HostArray
 from acclimate.errors import InputError
 from acclimate.evidence import Head
 from acclimate.prompts import LearnedPrompts
-from acclimate.prompts.head import Steps, TextEncoder, head_steps
-from acclimate.prompts.learned import PREFIX
-from acclimate.prompts.negatives import negative_steps
+from acclimate.prompts.head import Steps, TextEncoder, head_steps, negative_steps
+from acclimate.prompts.templates import LEARNED_PREFIX
 from acclimate.serve.limits import Limits
 from acclimate.serve.pools import FairPool
 
@@ -64,7 +63,7 @@ class Texts:
         Learned prompts are given by their name, and have to be those that the service was started with.
         """
         key = (client, labels, repr(templates))
-        if isinstance(templates, str) and templates.startswith(PREFIX):
+        if isinstance(templates, str) and templates.startswith(LEARNED_PREFIX):
             if self._prompts is None or self._prompts.name != templates:
                 raise InputError(
                     "the stream has learned prompts, which this service was not started with; start it with "

@@ -1,6 +1,5 @@
 """Image sources: folders, videos, lists of paths, CoOp splits, WebDataset shards and Hugging Face datasets."""
 
-from acclimate.sources.given import each_image, is_one
-from acclimate.sources.source import Sample, Samples, open_source, order_samples
+from acclimate.sources.source import Sample, Samples, each_image, is_one, open_source, order_samples
 
 __all__ = ["Sample", "Samples", "each_image", "is_one", "open_source", "order_samples"]

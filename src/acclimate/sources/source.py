@@ -4,15 +4,18 @@ import os
 import re
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePath
-from typing import BinaryIO, Literal, NoReturn, TextIO, TypeVar
+from typing import Any, BinaryIO, Literal, NoReturn, TextIO, TypeVar
 
 import numpy as np
+from array_api_compat import is_array_api_obj
+from PIL import Image
 
+from acclimate.arrays import HostArray
 from acclimate.errors import ImageError, InputError, reason, same_words
 from acclimate.files import open_regular, read_regular
 from acclimate.images.opening import MAX_BYTES, URL, open_image
@@ -20,6 +23,7 @@ from acclimate.images.opening import MAX_BYTES, URL, open_image
 # prefix -> the module whose `open_samples` lists such a source, imported when it is needed
 PREFIXES = {"coop": "coop_splits", "wds": "webdataset", "hfds": "hf_datasets"}
 MAX_FPS = 1000  # frames are named after their time in milliseconds
+MOST_HELD_OUT = 4  # samples per class held out for validation, as in CoOp's benchmark
 Kind = Literal["file", "folder", "other"]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -167,6 +171,40 @@ def open_source(
     return samples
 
 
+def is_one(images: Any) -> bool:
+    """Return True if this is a single image: a path, encoded bytes, a Pillow image, an array, or something with `read`.
+
+    Examples:
+        >>> is_one("photo.jpg"), is_one(["photo.jpg"]), is_one("photos/*.jpg")
+        (True, False, False)
+    """
+    if isinstance(images, (str, os.PathLike)):
+        return not _lists_images(images)
+    if is_array_api_obj(images):
+        return len(images.shape) < 4
+    return isinstance(images, (bytes, bytearray, memoryview, Image.Image)) or hasattr(images, "read")
+
+
+def each_image(images: Any) -> Iterator[Any]:
+    """Yield the images one by one; those of a folder, a video, a pattern, a list file or another source in its place.
+
+    Args:
+        images: one image (see `is_one`), a source (see `open_source`), an array of images (n, ...), or any of these in
+            an iterable, which is read as the images are needed.
+    """
+    several: Iterable[Any] = [images] if is_one(images) or isinstance(images, (str, os.PathLike)) else images
+    if not isinstance(several, Iterable) or isinstance(several, Mapping):
+        raise InputError(
+            "pass an image (a path, encoded bytes, a Pillow image or an array) or several of them, "
+            f"got {type(images).__name__}."
+        )
+    for image in several:
+        if isinstance(image, (str, os.PathLike)) and _lists_images(image):
+            yield from open_source(image)
+        else:
+            yield image
+
+
 def parse_order(order: str) -> tuple[str, int | None]:
     """Split the name of an order into its shape and its seed: "seed:1" into ("seed", 1), "path" into ("path", None)."""
     match = re.fullmatch(r"(.*):([0-9]+)", order)
@@ -200,6 +238,58 @@ def order_samples(samples: Sequence[Sample], order: str, classes: Collection[str
             f"unknown order {order!r}; choose 'path' (as listed), 'seed:N' with a whole number N, or 'auto'."
         )
     return [samples[index] for index in np.random.default_rng(seed).permutation(len(samples)).tolist()]
+
+
+def draw_shots(
+    labels: HostArray,
+    class_names: Sequence[str],
+    shots: int,
+    seed: int = 1,
+    held_out: int = 0,
+    allow_fewer: bool = False,
+) -> tuple[HostArray, HostArray]:
+    """Draw labelled samples of every class.
+
+    Args:
+        labels: (n,) class indices of the samples to draw from.
+        class_names: K names, for errors.
+        shots: samples per class.
+        seed: the same seed draws the same samples; a draw of fewer shots is part of a draw of more.
+        held_out: the most samples per class that are drawn in addition, for validation; a class may have fewer.
+        allow_fewer: let a class give fewer shots than asked for if it has fewer samples. Where some are held out, a
+            fifth of the class stays for that, at least one of two samples or more: validation without a class would
+            favour the others.
+
+    Returns:
+        The positions of the shots, by class, and those of the samples that are held out.
+
+    Raises:
+        InputError: a class has too few samples; the message names the largest number that every class has.
+
+    Examples:
+        >>> import numpy as np
+        >>> labels = np.array([0, 0, 0, 1, 1, 1])
+        >>> shots, rest = draw_shots(labels, ["cat", "dog"], shots=2, held_out=4)
+        >>> labels[shots], labels[rest]
+        (array([0, 0, 1, 1]), array([0, 1]))
+    """
+    if shots < 1:
+        raise InputError(f"a few-shot method needs at least one shot per class, got {shots}.")
+    counts = np.bincount(labels, minlength=len(class_names))
+    if (fewest := int(counts.min())) < (1 if allow_fewer else shots):
+        name = class_names[int(counts.argmin())]
+        how = f"choose at most {fewest} shots" if fewest else "add one, or remove the class"
+        raise InputError(f"class {name!r} has {fewest} labelled samples, {shots} per class are asked for; {how}.")
+    drawn = []
+    rest = []
+    for label in range(len(class_names)):
+        positions = np.random.default_rng([seed, label]).permutation(np.flatnonzero(labels == label))
+        number = len(positions)
+        kept = min(held_out, max(1, number // 5), number - 1) if allow_fewer else 0
+        taken = min(shots, number - kept)
+        drawn.append(positions[:taken])
+        rest.append(positions[taken : taken + held_out])
+    return np.concatenate(drawn), np.concatenate(rest)
 
 
 def can_be_read(sample: Sample) -> bool:
@@ -260,6 +350,16 @@ def _open(spec: str, stdin: TextIO | None, fps: float, place: Place) -> Samples:
     if folder.is_pattern(spec):
         return folder.open_listed(*folder.match_files(spec), fps)
     raise InputError(f"no file or folder at {spec}; check the path.")
+
+
+def _lists_images(name: str | os.PathLike[str]) -> bool:
+    from acclimate.sources import folder, table, video
+
+    spec = os.fspath(name)
+    kind = LOCAL.kind(spec)
+    if spec.partition(":")[0] in PREFIXES or kind == "folder" or table.is_list(spec) or video.is_video(spec):
+        return True
+    return folder.is_pattern(spec) and kind is None
 
 
 def _join(opened: dict[str, Samples]) -> Samples:
