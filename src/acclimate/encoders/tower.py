@@ -97,9 +97,9 @@ class ImageTower:
                 continue
             except torch.cuda.OutOfMemoryError as error:
                 if size <= 1:
-                    why = str(error).splitlines()[0]
                     raise ModelError(
-                        f"the GPU has too little memory for a single image ({why}); free some, or use the device 'cpu'."
+                        f"the GPU has too little memory for a single image ({str(error).splitlines()[0]}); "
+                        "free some, or use the device 'cpu'."
                     ) from error
             # Outside of the handler, whose error keeps alive what the batch has allocated so far.
             self.max_batch = (size + 1) // 2

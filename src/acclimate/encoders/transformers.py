@@ -57,7 +57,7 @@ class TransformersEncoder(OpenClipEncoder):
             ) from error
         device = torch_device(device)
         precision = check_precision(precision, device)
-        with _explained(name, local), _quiet(transformers):
+        with _loading(transformers, name, local):
             model = transformers.AutoModel.from_pretrained(name, local_files_only=local)
             tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
             preprocess = Preprocess.from_processor(_processor_config(name, local))
@@ -104,8 +104,13 @@ def _processor_config(name: str, local: bool) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _explained(name: str, local: bool) -> Iterator[None]:
-    """Report what transformers raises in one line that says what is missing and how to get it."""
+def _loading(transformers: Any, name: str, local: bool) -> Iterator[None]:
+    """Keep transformers quiet, and report what it raises in one line that says what is missing and how to get it."""
+    logging = transformers.utils.logging
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
@@ -117,17 +122,6 @@ def _explained(name: str, local: bool) -> Iterator[None]:
             how = "unset HF_HUB_OFFLINE to download it" if offline else "check the name and the network"
             how += f"; or download it elsewhere (`hf download {name}`), copy the folder and load it as local:DIR"
         raise ModelError(f"cannot load {name}: {reason} ({how}).") from error
-
-
-@contextlib.contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    logging = transformers.utils.logging
-    level = logging.get_verbosity()
-    bars = logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
     finally:
         logging.set_verbosity(level)
         if bars:

@@ -67,8 +67,7 @@ def jpeg(content: bytes, limit: int) -> Cost:
         elif code == 0xE2 and segment.startswith(b"MPF\0"):
             check_exif(segment[4:])
         place += length
-        if place > MAX_METADATA_BYTES:
-            raise _too_much("metadata", MAX_METADATA_BYTES, "bytes")
+        _bound(place, "bytes of metadata", MAX_METADATA_BYTES)
     else:
         raise _too_much("segments", MAX_PARTS)
     check_exif(b"".join(exif))
@@ -123,10 +122,8 @@ def png(content: bytes, limit: int) -> Cost:
             check_exif(content[place - 4 - length : place - 4])
     else:
         raise _too_much("chunks", most)
-    if packed > MAX_PACKED_PARTS:
-        raise _too_much("compressed chunks", MAX_PACKED_PARTS)
-    if beside > MAX_METADATA_BYTES:
-        raise _too_much("metadata", MAX_METADATA_BYTES, "bytes")
+    _bound(packed, "compressed chunks", MAX_PACKED_PARTS)
+    _bound(beside, "bytes of metadata", MAX_METADATA_BYTES)
     width, height = struct.unpack_from(">II", content, 16)
     # An animation has a background as well.
     return width, height, 2 * BYTES_PER_PIXEL * width * height if frames else 0
@@ -147,8 +144,7 @@ def gif(content: bytes, limit: int) -> Cost:
                 place = place + 1 + content[place]
                 first = first - 1
         place += 1
-        if place - start > MAX_COMMENT_BYTES:
-            raise _too_much("comments", MAX_COMMENT_BYTES, "bytes")
+        _bound(place - start, "bytes of comments", MAX_COMMENT_BYTES)
     return width, height, 0
 
 
@@ -229,8 +225,7 @@ def tiff(content: bytes, limit: int) -> Cost:
     apart = planes if tags.value(284, 1) == 2 else 1
     blocks = _ceil(width, across) * _ceil(height, down) * apart
     found = tags.entries.get(324 if tiled else 273, (0, 0, 0))[1]
-    if found > blocks or blocks > MAX_PARTS + limit // MIN_BLOCK_PIXELS:
-        raise _too_much("tiles or strips", min(blocks, MAX_PARTS + limit // MIN_BLOCK_PIXELS))
+    _bound(max(found, blocks), "tiles or strips", min(blocks, MAX_PARTS + limit // MIN_BLOCK_PIXELS))
     if int(tags.values(325 if tiled else 279).astype(float).sum()) > 2 * len(content):
         raise ImageError("damaged: its tiles or strips lie on top of each other")
     compression = tags.value(259, 1)
@@ -282,8 +277,7 @@ def read_directory(data: bytes, offset: int | None = None, depth: int = 2) -> Di
     try:
         offset = slot.unpack_from(data, slot.size)[0] if offset is None else offset
         (count,), offset = number.unpack_from(data, offset), offset + number.size
-        if count > MAX_TAGS:
-            raise ImageError(f"more than {MAX_TAGS:,} tags; save it again without them")
+        _bound(count, "tags", MAX_TAGS)
         for start in range(offset, offset + count * (head.size + slot.size), head.size + slot.size):
             tag, kind, many = head.unpack_from(data, start)
             size = SIZES.get(kind, 0)
@@ -308,8 +302,13 @@ def _ceil(size: int, block: int) -> int:
     return -(-size // max(block, 1))
 
 
-def _too_much(what: str, most: int, unit: str = "") -> ImageError:
-    return ImageError(f"more than {most:,} {f'{unit} of {what}' if unit else what}; save it again without them")
+def _bound(count: int, what: str, most: int) -> None:
+    if count > most:
+        raise _too_much(what, most)
+
+
+def _too_much(what: str, most: int) -> ImageError:
+    return ImageError(f"more than {most:,} {what}; save it again without them")
 
 
 def _too_slow(content: bytes) -> ImageError:

@@ -248,9 +248,8 @@ def _centre(image: Image.Image) -> Image.Image:
 
 def _rgb(image: Image.Image) -> Image.Image:
     """Return a copy in 8-bit RGB, made strip by strip: with the image itself, two images in memory and no more."""
-    top = 65535.0
-    if image.mode == "F" and cast("tuple[float, float]", image.getextrema())[1] <= 255:
-        top = 255.0
+    wide = image.mode != "F" or cast("tuple[float, float]", image.getextrema())[1] > 255
+    top = 65535.0 if wide else 255.0
     rows = max(1, STRIP_PIXELS // image.width)
     if image.mode == "RGB" or image.height <= rows:
         return _strip_rgb(image, top)

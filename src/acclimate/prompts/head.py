@@ -152,16 +152,19 @@ def _encode(encoder: TextEncoder, labels: Sequence[str], prompts: Sequence[Seque
         for prompt, peak in zip(batch, np.abs(vectors).max(axis=1), strict=True):
             if not 0 < peak < np.inf:
                 kind = "all zeros" if peak == 0 else "NaN or infinity"
-                label = labels[classes[prompt][-1]]
-                raise InputError(f"label {label!r}: the encoder gives {kind} for {prompt!r}; write it differently.")
+                raise InputError(
+                    f"label {labels[classes[prompt][-1]]!r}: the encoder gives {kind} for {prompt!r}; "
+                    "write it differently."
+                )
         for prompt, unit in zip(batch, unit_rows(vectors, "text vectors"), strict=True):
             for position in classes[prompt]:
                 sums[position] += unit
         yield len(batch), len(distinct)
     means = sums / np.array([[len(group)] for group in prompts])
     if (lengths := np.linalg.norm(means, axis=1)).min() < CANCELLED:
-        label = labels[int(lengths.argmin())]
-        raise InputError(f"label {label!r}: its prompts cancel each other out; use fewer or other templates.")
+        raise InputError(
+            f"label {labels[lengths.argmin()]!r}: its prompts cancel each other out; use fewer or other templates."
+        )
     return np.asarray(means, np.float32)
 
 

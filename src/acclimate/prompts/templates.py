@@ -88,7 +88,9 @@ def foreign_labels(labels: Sequence[str]) -> str:
         likely = [label for label in labels if _tokens(label) & (own | shared)]
         if sure and len(likely) >= max(2, FOREIGN_SHARE * len(labels)):
             return f"{_enumerated(likely)} look {language}"
-    accented = [label for label in labels if any(map(_is_accented, label))]
+    accented = [
+        label for label in labels if any(not c.isascii() and unicodedata.name(c, "").startswith("LATIN") for c in label)
+    ]
     if len(accented) >= max(2, ACCENTED_SHARE * len(labels)):
         return f"{_enumerated(accented)} have accents"
     return ""
@@ -119,10 +121,6 @@ def _tokens(label: str) -> set[str]:
 
 def _is_latin(letter: str) -> bool:
     return letter.isascii() or unicodedata.name(letter, "LATIN").startswith(("LATIN", "FEMININE", "MASCULINE", "MICRO"))
-
-
-def _is_accented(letter: str) -> bool:
-    return not letter.isascii() and unicodedata.name(letter, "").startswith("LATIN")
 
 
 def _enumerated(labels: Sequence[str]) -> str:
@@ -183,10 +181,6 @@ class LearnedPrompts:
             LEARNED_PREFIX
             + hashlib.sha256(repr((self.context.shape, names)).encode() + self.context.tobytes()).hexdigest()
         )
-
-    def example(self, label: str) -> str:
-        """Return a text that shows the prompt of a label."""
-        return f"{self.context.shape[-2]} learned vectors, then {label!r}"
 
     def vectors(self, encoder: Any, labels: Sequence[str]) -> HostArray:
         """Return unit class vectors (K, d) of labels.
@@ -253,7 +247,7 @@ def example_prompts(labels: Sequence[str], templates: Templates | LearnedPrompts
     If there are more, one more text says how many.
     """
     if isinstance(templates, LearnedPrompts):
-        return [templates.example(label) for label in labels[:1]]
+        return [f"{templates.context.shape[-2]} learned vectors, then {label!r}" for label in labels[:1]]
     if isinstance(templates, str) and templates.startswith(LEARNED_PREFIX):  # only their name is known
         return ["learned prompts"]
     by_template = chain.from_iterable(zip_longest(*prompts_for(labels, templates)))

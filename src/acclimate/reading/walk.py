@@ -191,12 +191,11 @@ class Preparer:
             return [original]
         generated = []
         if self.generator is not None:
-            made = self.generator.generate(image, name, (self.views - 1) // 2, self.seed)
-            generated = [self.encoder.prepare(each) for each in made]
+            count = (self.views - 1) // 2
+            generated = [*map(self.encoder.prepare, self.generator.generate(image, name, count, self.seed))]
         plan = self.plan(index, image.size, len(generated))
-        views: Any
         if self.device is None:
-            views = make_views(image, plan, self.target)
+            views: Any = make_views(image, plan, self.target)
         else:
             import torch
 

@@ -20,6 +20,7 @@ from acclimate.sources.source import LOCAL, Place, Sample
 from acclimate.sources.video import is_video, lacking_for_videos, open_video
 
 FILE_KEYS = ("file", "path", "image", "filename", "file_name")
+HOW_TO_NAME_PATHS = f"name it {' or '.join(FILE_KEYS)}"
 LABEL_KEYS = ("label", "class")
 SUFFIXES = (".txt", ".csv", ".jsonl", ".parquet")
 MAX_ROWS = 50_000_000
@@ -61,8 +62,7 @@ def _samples(source: str, base: str, rows: Iterable[Row], fps: float, place: Pla
     for line, fields in rows:
         path, label = (next((fields[key] for key in keys if key in fields), None) for keys in (FILE_KEYS, LABEL_KEYS))
         if path is None:
-            known = " or ".join(FILE_KEYS)
-            raise InputError(f"{source}, line {line}: no path among {', '.join(fields)}; name it {known}.")
+            raise InputError(f"{source}, line {line}: no path among {', '.join(fields)}; {HOW_TO_NAME_PATHS}.")
         if not isinstance(path, str) or not path or "\0" in path:
             raise InputError(f"{source}, line {line}: not a path: {path!r}.")
         if URL.match(path) and not place.urls:
@@ -132,17 +132,16 @@ def _read_parquet(source: str, content: bytes) -> Iterator[Row]:
             )
         file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=[*found.values()])
         if not keys[0]:
-            wanted = " or ".join(FILE_KEYS)
-            raise InputError(f"{source}: no path among the columns {', '.join(names)}; name it {wanted}.")
+            raise InputError(f"{source}: no path among the columns {', '.join(names)}; {HOW_TO_NAME_PATHS}.")
         line = 0
         for batch in file.iter_batches(ROWS_PER_BATCH, columns=[*found.values()], use_threads=False):
             columns = [_values(source, batch.column(name)) for name in found.values()]
             for values in zip(*columns, strict=True):
                 line += 1
                 yield line, dict(zip(found, values, strict=True))
+    except InputError:
+        raise
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{source} cannot be read as a parquet file ({error}); write it again.") from error
 
 

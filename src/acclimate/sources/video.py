@@ -175,8 +175,8 @@ class _Decoder:
         if self._shown is None:
             raise OSError("no frame of the video can be decoded")
         if not self._decoded:
-            lasts = max(1 / self._fps, float((self._shown.duration or 0) * self._shown.time_base))
-            end = self._time(self._shown) + lasts
+            duration = float((self._shown.duration or 0) * self._shown.time_base)
+            end = self._time(self._shown) + max(1 / self._fps, duration)
             if time > end + 2 * ROUNDING_S:
                 raise OSError(f"the video ends after {end:.1f} s; it is truncated or damaged")
         return self._shown

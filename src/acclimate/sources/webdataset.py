@@ -95,9 +95,9 @@ def read_index(place: Place, shard: str) -> tuple[list[Entry], list[str]]:
                 raise tarfile.ReadError(f"bad header at byte {end}")
     except FileNotFoundError:
         raise InputError(f"no shard at {shard}; check the path.") from None
+    except InputError:
+        raise
     except (tarfile.TarError, OSError, ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(
             f"the shard {shard} is truncated, compressed or not a tar file ({error}); "
             "download it again, or decompress it."

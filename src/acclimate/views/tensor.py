@@ -50,10 +50,11 @@ def make_views(
 
 def resized_crops(image: Tensor, plan: ViewPlan, target: ModelInput) -> Tensor:
     """Return the crops of an image, uint8 (n, 3, h, w), resized and flipped."""
-    size = (target.height, target.width)
     pixels = image[None].float()
     resized = [
-        interpolate(pixels[:, :, top:bottom, left:right], size, mode="bilinear", antialias=True)
+        interpolate(
+            pixels[:, :, top:bottom, left:right], (target.height, target.width), mode="bilinear", antialias=True
+        )
         for left, top, right, bottom in plan.boxes.tolist()
     ]
     crops = torch.cat(resized).round_().to(torch.uint8)
@@ -105,8 +106,7 @@ def move_pixels(name: str, images: Tensor, amounts: HostArray) -> Tensor:
     maps = np.array([x_row, y_row], np.float32).transpose(2, 0, 1).copy()
     grid = affine_grid(torch.from_numpy(maps).to(images.device), list(images.shape), align_corners=False)
     moved = grid_sample(images.float(), grid, padding_mode="border", align_corners=False)
-    inside = (grid.abs().amax(dim=-1) < 1)[:, None]
-    return (moved + ROUNDING).to(torch.uint8) * inside
+    return (moved + ROUNDING).to(torch.uint8) * (grid.abs().amax(dim=-1) < 1)[:, None]
 
 
 def _autocontrast(pixels: Tensor) -> Tensor:
