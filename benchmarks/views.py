@@ -27,7 +27,7 @@ from acclimate.encoders.preprocess import Preprocess
 from acclimate.images.opening import open_image
 from acclimate.reading.walk import Preparer, encode_ahead
 from acclimate.views import augment, tensor
-from acclimate.views.plan import ViewPlan, draw_plan
+from acclimate.views.augment import ViewPlan, draw_plan
 from classify_overhead import draw_photos
 from tiny_models import MEANS, STDS
 

@@ -13,8 +13,7 @@ from acclimate.bench.results import peak_memory_mb, reset_peak_memory
 from acclimate.images.opening import open_image
 from acclimate.predict import adapt_batch
 from acclimate.reading.walk import Preparer, encode_ahead
-from acclimate.views.augment import ModelInput
-from acclimate.views.plan import draw_plan
+from acclimate.views.augment import ModelInput, draw_plan
 from gpu_parts.bench import METHODS, NVJPEG, PILLOW, Bench, Ran, classify, memory_limit, shares
 from gpu_parts.models import preprocess
 

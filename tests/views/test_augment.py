@@ -6,8 +6,7 @@ from PIL import Image
 
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError
-from acclimate.views.augment import OPERATE, ModelInput, make_views
-from acclimate.views.plan import OPERATIONS, draw_plan
+from acclimate.views.augment import OPERATE, OPERATIONS, ModelInput, draw_plan, make_views
 from drawn_images import draw
 from tiny_models import MEANS, STDS
 

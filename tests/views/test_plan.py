@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.views.plan import OPERATIONS, draw_plan
+from acclimate.views.augment import OPERATIONS, draw_plan
 
 SIDES = st.integers(1, 2000)
 

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from acclimate.views.augment import OPERATE, ModelInput, make_views
-from acclimate.views.plan import GEOMETRIC, OPERATIONS, draw_plan
+from acclimate.views.augment import GEOMETRIC, OPERATE, OPERATIONS, ModelInput, draw_plan, make_views
 from drawn_images import draw
 
 torch = pytest.importorskip("torch")

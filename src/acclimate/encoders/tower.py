@@ -69,7 +69,14 @@ class ImageTower:
             for part in self._parts:
                 part.to(memory_format=self._layout)
         if precision not in ("auto", self.precision):
-            self._choose(getattr(torch, precision), prepare)
+            dtype = getattr(torch, precision)
+            if dtype != torch.float32:
+                for part in self._parts:
+                    fold_quick_gelu(part)
+            exact = [part.state_dict() for part in self._parts]
+            self._convert(dtype, exact)
+            if dtype != torch.float32 and not self._try(prepare).isfinite().all() and dtype == torch.float16:
+                self._convert(torch.bfloat16, exact)  # float16 overflows
         if compile:
             self._features = torch.compile(features)
             self._compiled = True
@@ -118,16 +125,6 @@ class ImageTower:
             pixels = pixels if count > 1 else torch.cat([pixels, pixels])  # a size of 1 would be compiled again
             torch._dynamo.maybe_mark_dynamic(pixels, 0)
             return self._features(pixels)[:count]
-
-    def _choose(self, dtype: torch.dtype, prepare: Callable[[Image.Image], Any]) -> None:
-        """Run in this precision; in bfloat16 if float16 overflows."""
-        if dtype != torch.float32:
-            for part in self._parts:
-                fold_quick_gelu(part)
-        weights = [part.state_dict() for part in self._parts]
-        self._convert(dtype, weights)
-        if dtype != torch.float32 and not self._try(prepare).isfinite().all() and dtype == torch.float16:
-            self._convert(torch.bfloat16, weights)
 
     def _convert(self, dtype: torch.dtype, weights: Sequence[Any]) -> None:
         """Convert the weights, all but those of batch normalisation: as in CLIP's own code, these stay in float32."""

@@ -18,9 +18,8 @@ from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, InputError
 from acclimate.images.opening import open_image, unreadable
 from acclimate.views import KINDS, Kind
-from acclimate.views.augment import ModelInput, make_views
+from acclimate.views.augment import AREA, LARGE, ModelInput, ViewPlan, draw_plan, make_views
 from acclimate.views.generated import Generator as ImageGenerator
-from acclimate.views.plan import AREA, LARGE, ViewPlan, draw_plan
 
 PREFETCH_BATCHES = 3  # batches that are read while one is encoded
 OnError = Literal["raise", "skip"]  # "skip": the batch of an unreadable image says why it cannot be read

@@ -121,11 +121,10 @@ class _Bounded(io.RawIOBase):
 
 def _shards(spec: str, place: Place) -> list[str]:
     if place.kind(spec) == "folder":
-        tars = (name for name in place.list_files(spec) if name.endswith(".tar") and "/" not in name)
-        shards = [place.join(spec, name) for name in tars]
-        if not shards:
+        tars = [name for name in place.list_files(spec) if name.endswith(".tar") and "/" not in name]
+        if not tars:
             raise InputError(f"no images in {spec}: the folder contains no .tar files; name the folder of the shards.")
-        return sorted(shards, key=natural_key)
+        return sorted((place.join(spec, name) for name in tars), key=natural_key)
     shards = []
     for name in [spec] if place.kind(spec) == "file" else _expand_braces(spec):
         if URL.match(name) and place.urls:

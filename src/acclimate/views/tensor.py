@@ -13,8 +13,7 @@ import torch
 from torch.nn.functional import affine_grid, grid_sample, interpolate
 
 from acclimate.arrays import HostArray
-from acclimate.views.augment import ModelInput
-from acclimate.views.plan import GEOMETRIC, MAX_DEPTH, OPERATIONS, POSTERIZE_BITS, ViewPlan
+from acclimate.views.augment import GEOMETRIC, MAX_DEPTH, OPERATIONS, POSTERIZE_BITS, ModelInput, ViewPlan
 
 Tensor = Any  # torch.Tensor
 BUDGET_BYTES = 2**31  # memory that views which are made at once may take
@@ -126,7 +125,6 @@ def _equalize(pixels: Tensor) -> Tensor:
     counts.scatter_add_(2, pixels, torch.ones((1, 1, 1), dtype=torch.int32, device=pixels.device).expand(pixels.shape))
     below = counts.cumsum(dim=-1) - counts
     # All pixels but those of the brightest value: the most that are below a value which is not above all of them.
-    others = below.where(below < pixels.shape[2], 0).amax(dim=-1, keepdim=True)
-    step = others // 255
+    step = below.where(below < pixels.shape[2], 0).amax(dim=-1, keepdim=True) // 255
     spread = ((step // 2 + below) // step.clamp(min=1)).clamp(max=255)
     return torch.where(step > 0, spread, shades).byte()
