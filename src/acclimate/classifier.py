@@ -472,7 +472,6 @@ class Classifier:
             self.gates.insert(0, Rejector(self.head, negatives))  # what is foreign is not remembered as a duplicate
 
     def _forget_images(self) -> None:
-        """Forget the images of the stream so far."""
         self._recent.clear()
         for gate in self.gates:
             gate.restore("")
@@ -508,7 +507,6 @@ class Classifier:
         return np.concatenate(parts[1:] or parts), classes[kept], skipped
 
     def _describe_fit(self, shots: int) -> dict[str, Any]:
-        """Return the note of a fitted file."""
         about: dict[str, Any] = {"model": self.model, "fingerprint": self.encoder.fingerprint, "shots": shots}
         templates = self.templates.name if isinstance(self.templates, LearnedPrompts) else self.templates
         with suppress(TypeError):  # functions cannot be written to a file
@@ -519,7 +517,6 @@ class Classifier:
 def _check_arguments(
     labels: Sequence[str] | None, batch_size: int | None, views: int, unsure: float, fitted: bool, chosen: bool
 ) -> None:
-    """Refuse arguments of a classifier that are out of range or contradict each other."""
     if (batch_size is not None and batch_size < 1) or views < 1:
         raise InputError(f"batch_size and views must be at least 1, got {batch_size} and {views}.")
     if not 0 <= unsure <= 1:

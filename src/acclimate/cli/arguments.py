@@ -18,8 +18,7 @@ from acclimate.errors import InputError, reason
 
 if TYPE_CHECKING:
     from acclimate.prompts import LearnedPrompts
-    from acclimate.sources import Sample
-    from acclimate.sources.source import Samples
+    from acclimate.sources.source import Sample, Samples
 
 # `encoders.BUNDLED` and `methods.DEFAULT_METHOD`; to import these would make --help wait for NumPy
 DEFAULT_MODEL = "bundled"

@@ -40,10 +40,6 @@ Shards = Annotated[
     int | None,
     typer.Option(help="For merged: states that adapt side by side.", min=1, show_default=f"{DEFAULT_SHARDS}"),
 ]
-OrderedFirst = Annotated[
-    int,
-    typer.Option(help="For merged: images at the beginning that one state adapts to in order; 0 for none.", min=0),
-]
 Every = Annotated[
     int | None,
     typer.Option(
@@ -55,16 +51,6 @@ Every = Annotated[
 Encoders = Annotated[
     str | None,
     typer.Option("--workers", help="Encoders: a number, or LEAST:MOST.", show_default="as many as there is room for"),
-]
-AdapterGpus = Annotated[float, typer.Option(help="GPUs per adapting state, for many labels and fast encoders.", min=0)]
-StateUrl = Annotated[
-    str | None, typer.Option(help="Start from this state if it exists, and write it at the end: a path or URL.")
-]
-ClusterPasses = Annotated[
-    int | None, typer.Option(help=arguments.PASSES_HELP, min=1, max=2, show_default="2, merged 1")
-]
-RayProgress = Annotated[
-    bool, typer.Option("--ray-progress", help="Show Ray Data's own progress as well, and what its workers print.")
 ]
 
 
@@ -263,9 +249,9 @@ def _open_classifier(
     from acclimate.classifier import Classifier
     from acclimate.sources.video import is_frame
 
-    given = options.classifier_arguments() | {"templates": templates, "skip_duplicates": options.skip_duplicates}
-    if options.skip_duplicates is None:
-        given["skip_duplicates"] = options.follow or any(map(is_frame, samples))
+    may_stand_still = options.follow or any(map(is_frame, samples))
+    skip = may_stand_still if options.skip_duplicates is None else options.skip_duplicates
+    given = options.classifier_arguments() | {"templates": templates, "skip_duplicates": skip}
     with stage_bars() as progress:
         return Classifier(names, options.model, progress=progress, **given, **settings)
 
@@ -323,17 +309,28 @@ def cluster_classify(
     address: arguments.Address = None,
     policy: Policy = "ordered",
     shards: Shards = None,
-    ordered_first: OrderedFirst = 2048,
+    ordered_first: Annotated[
+        int,
+        typer.Option(help="For merged: images at the beginning that one state adapts to in order; 0 for none.", min=0),
+    ] = 2048,
     every: Every = None,
     encoders: Encoders = None,
     cpus: arguments.Cpus = 1.0,
     gpus: arguments.Gpus = None,
-    adapter_gpus: AdapterGpus = 0.0,
-    state: StateUrl = None,
-    passes: ClusterPasses = None,
+    adapter_gpus: Annotated[
+        float, typer.Option(help="GPUs per adapting state, for many labels and fast encoders.", min=0)
+    ] = 0.0,
+    state: Annotated[
+        str | None, typer.Option(help="Start from this state if it exists, and write it at the end: a path or URL.")
+    ] = None,
+    passes: Annotated[
+        int | None, typer.Option(help=arguments.PASSES_HELP, min=1, max=2, show_default="2, merged 1")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue what an interrupted run left in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
-    ray_progress: RayProgress = False,
+    ray_progress: Annotated[
+        bool, typer.Option("--ray-progress", help="Show Ray Data's own progress as well, and what its workers print.")
+    ] = False,
     labels: arguments.LabelsUnlessFitted = None,
     model: arguments.Model = arguments.DEFAULT_MODEL,
     method: arguments.Method = None,

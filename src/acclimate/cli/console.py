@@ -73,7 +73,8 @@ def progress_bar(total: int | None, verb: str, things: str, shown: bool = True) 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = [
+    worked = 0
+    with Progress(
         TextColumn(verb),
         BarColumn(),
         MofNCompleteColumn(),
@@ -81,9 +82,9 @@ def progress_bar(total: int | None, verb: str, things: str, shown: bool = True) 
         TextColumn("{task.fields[note]}", markup=False),
         TimeElapsedColumn(),
         TextColumn("{task.fields[pace]}"),
-    ]
-    worked = 0
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        console=Console(stderr=True),
+        transient=True,
+    ) as progress:
         task = progress.add_task(verb, total=total, note="", pace="")
 
         def advance(done: int, note: str = "", earlier: int = 0) -> None:

@@ -13,7 +13,6 @@ from acclimate.errors import RunError, count
 
 if TYPE_CHECKING:
     from acclimate.arrays import HostArray
-    from acclimate.evidence import Head
     from acclimate.reading.walk import Preparer
     from acclimate.sources import Sample
 
@@ -67,7 +66,7 @@ def embed(
     stream = FeatureStream(
         features=head.unit_features(features),
         head=head,
-        labels=_true_classes(head, [samples[i].label for i in kept]),
+        labels=_true_classes(head.class_names, [samples[i].label for i in kept]),
         files=tuple(samples[i].name for i in kept),
         encoder=model,
         prompts=", ".join(template or [DEFAULT_SET]),
@@ -80,11 +79,11 @@ def embed(
     say(f"{out}: {count(len(stream), 'image')} {scored} true labels; try `acclimate run {out}`.", err=True)
 
 
-def _true_classes(head: "Head", labels: Sequence[str | None]) -> "HostArray | None":
+def _true_classes(class_names: Sequence[str], labels: Sequence[str | None]) -> "HostArray | None":
     """Return the class indices of labels; None if one of them is not a class."""
     import numpy as np
 
-    classes = {label: i for i, label in enumerate(head.class_names)}
+    classes = {label: i for i, label in enumerate(class_names)}
     return np.array([classes[label or ""] for label in labels]) if classes.keys() >= {*labels} else None
 
 

@@ -25,13 +25,12 @@ Validation = Annotated[
 ]
 NoValidation = Annotated[bool, typer.Option("--no-validation", help="Hold nothing out; keep the settings as they are.")]
 Views = Annotated[int, typer.Option(help="Versions of each image to fit to: itself and random crops of it.", min=1)]
-FewShotMethod = Annotated[str, typer.Option(help="A few-shot method; see `acclimate methods`.")]
 
 
 def fit(
     source: Source,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .safetensors.")],
-    method: FewShotMethod = "tip-adapter-f",
+    method: Annotated[str, typer.Option(help="A few-shot method; see `acclimate methods`.")] = "tip-adapter-f",
     setting: arguments.Settings = None,
     plugin: arguments.Plugins = None,
     labels: Labels = None,
@@ -67,10 +66,9 @@ def fit(
     names, drawn, held = _draw(source, labels, model, shots, seed, validation, no_validation)
     reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "decoder": decoder}
     loading: dict[str, Any] = {"device": device, "precision": precision, "templates": templates}
-    with stage_bars() as show:
-        classifier = Classifier(names, model, method=method, progress=show, **loading, **reading, **settings)
     try:
         with stage_bars() as show:
+            classifier = Classifier(names, model, method=method, progress=show, **loading, **reading, **settings)
             held_out = (held, [str(sample.label) for sample in held])
             truth = [str(sample.label) for sample in drawn]
             fitted = classifier.fit(drawn, truth, validation=held_out, views=views, on_error="skip", progress=show)

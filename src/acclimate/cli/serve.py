@@ -2,15 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from acclimate.cli import arguments
 from acclimate.cli.console import say
-
-if TYPE_CHECKING:
-    from acclimate.serve.command import NewStreams
 
 NEW_STREAMS = "For streams created by their first images"
 
@@ -162,12 +159,12 @@ def _serve(options: Mapping[str, Any], on_cluster: bool = False) -> None:
     from acclimate.serve import check_installed
 
     check_installed()
-    from acclimate.serve.command import check_new_streams, open_new_streams, run_service
+    from acclimate.serve.command import NewStreams, check_new_streams, open_new_streams, run_service
     from acclimate.serve.limits import Limits
 
     limits = Limits.from_options(options)
 
-    def read_new_streams() -> "NewStreams":
+    def read_new_streams() -> NewStreams:
         """Return what the options say of streams that are created by their first images."""
         check_new_streams(options)
         names = None if options["labels"] is None else arguments.read_labels(options["labels"])

@@ -1,7 +1,6 @@
 """`acclimate state`: show, merge and compare state files."""
 
-from collections.abc import Iterable
-from glob import glob
+from glob import escape, glob
 from pathlib import Path
 from typing import Annotated
 
@@ -42,10 +41,14 @@ def inspect(
         adapter, _ = build_adapter(tensors, about, path)
         parts = adapter.entries()
         learnt = adapter.learnt()
-        seen = (
-            f"{samples} samples of {origin or 'a stream without a name'}" for origin, samples in adapter.seen.items()
+        say(
+            adapter,
+            *(
+                f"{samples} samples of {origin or 'a stream without a name'}"
+                for origin, samples in adapter.seen.items()
+            ),
+            *(f"{part}: {len(kept)} entries" for part, kept in parts.items()),
         )
-        say(adapter, *seen, *(f"{part}: {len(kept)} entries" for part, kept in parts.items()))
         if isinstance(adapter, FewShot) and (chosen := adapter.chosen()):
             say("chosen: " + ", ".join(f"{name} {value:.4g}" for name, value in chosen.items()))
         if corrections := adapter.corrections:
@@ -100,14 +103,12 @@ def _state_files(given: list[str], besides: list[Path]) -> list[Path]:
     apart = {path.resolve() for path in besides}
     found: list[Path] = []
     for each in given:
-        path = Path(each)
-        if path.is_dir():
-            listed: Iterable[Path] = path.glob("[!.]*.safetensors")
-        elif not path.exists() and set(each) & set("*?["):
-            listed = map(Path, glob(each, recursive=True))  # noqa: PTH207 (may be absolute)
-        else:
-            found.append(path)
+        folder = Path(each).is_dir()
+        if not folder and (Path(each).exists() or not set(each) & set("*?[")):
+            found.append(Path(each))
             continue
+        pattern = f"{escape(each)}/*.safetensors" if folder else each
+        listed = map(Path, glob(pattern, recursive=True))  # noqa: PTH207 (may be absolute)
         files = sorted(file for file in listed if file.is_file() and file.resolve() not in apart)
         if not files:
             raise InputError(f"no state files at {each}; name files, or folders with *.safetensors files.")
@@ -130,10 +131,10 @@ def diff(
     first = load_state(one)
     second = load_state(other)
     lines = compare_states(first.name, first.settings, first.head, second)
-    for name in ("samples_seen", "frozen"):
-        values = [getattr(each, name) for each in (first, second)]
-        if values[0] != values[1]:
-            lines.append(f"{name.replace('_', ' ')}: {values[0]} against {values[1]}")
+    if first.samples_seen != second.samples_seen:
+        lines.append(f"samples seen: {first.samples_seen} against {second.samples_seen}")
+    if first.frozen != second.frozen:
+        lines.append(f"frozen: {first.frozen} against {second.frozen}")
     for name, entries in first.entries().items():
         mine = set(entries)
         yours = set(second.entries().get(name, []))
