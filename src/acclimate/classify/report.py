@@ -25,7 +25,6 @@ from acclimate.sources.source import Sample
 
 GALLERY_IMAGES = 240  # images below their labels; with the others the file stays under about 5 MB
 IMAGES_PER_PART = 3  # images per label and part of the state
-LEARNT_IMAGES = 72  # images of the state in all
 
 
 def write_report(path: str | os.PathLike[str], run: Classification, title: str, settings: Mapping[str, object]) -> None:
@@ -178,7 +177,7 @@ def _chart(
 
 
 def _shown_entries(adapter: Adapter) -> dict[str, dict[str, list[Any]]]:
-    """Return some entries of the state by label and part."""
+    """Return some entries of the state by label and part, 72 at most."""
     entries = adapter.entries()
     labels = adapter.head.class_names
     grouped: dict[str, dict[str, list[Any]]] = {label: {name: [] for name in entries} for label in labels}
@@ -186,5 +185,5 @@ def _shown_entries(adapter: Adapter) -> dict[str, dict[str, list[Any]]]:
         for entry in kept:
             grouped[labels[entry.class_index]][name].append(entry)
     filled = {label: parts for label, parts in grouped.items() if any(parts.values())}
-    shown = list(filled)[: LEARNT_IMAGES // (IMAGES_PER_PART * max(1, len(entries)))]
+    shown = list(filled)[: 72 // (IMAGES_PER_PART * max(1, len(entries)))]
     return {label: {name: kept[:IMAGES_PER_PART] for name, kept in filled[label].items()} for label in shown}

@@ -255,7 +255,18 @@ class Classification:
         position = 0
         stopped = resume and rows.checkpoint.is_file()
         if stopped:
-            position = self._load_checkpoint(rows)
+            adapter, notes = load_with_notes(rows.checkpoint, like=self.classifier.adapter)
+            found = Checkpoint.from_notes(adapter, notes, rows.checkpoint)
+            check_identity(found.identity, self._identity, rows.path)
+            if found.summary.passes == 1 or rows.again.lines.exists():  # else they are complete
+                rows.check(found.position, found.digest, {readable_name(each.name) for each in self.samples})
+            for gate, remembered in zip(self.classifier.gates, found.gates, strict=True):
+                gate.restore(remembered)
+            self.classifier.adapter = adapter
+            self.first_id = found.first_id
+            self.summary = found.summary
+            self.kept = found.kept
+            position = found.position
         elif resume and rows.path.is_file():
             position = self._keep(rows)
             if len(self.samples) == self.kept.images and self.more is None:
@@ -281,21 +292,6 @@ class Classification:
         if features is not None:
             features.open(self.summary.answered - self.kept.answered)
         return True
-
-    def _load_checkpoint(self, rows: ResultFile) -> int:
-        """Continue from the checkpoint, if it is of this job; returns the size of the rows in bytes."""
-        adapter, notes = load_with_notes(rows.checkpoint, like=self.classifier.adapter)
-        done = Checkpoint.from_notes(adapter, notes, rows.checkpoint)
-        check_identity(done.identity, self._identity, rows.path)
-        if done.summary.passes == 1 or rows.again.lines.exists():  # else they are complete
-            rows.check(done.position, done.digest, {readable_name(each.name) for each in self.samples})
-        for gate, remembered in zip(self.classifier.gates, done.gates, strict=True):
-            gate.restore(remembered)
-        self.classifier.adapter = adapter
-        self.first_id = done.first_id
-        self.summary = done.summary
-        self.kept = done.kept
-        return done.position
 
     def _keep(self, rows: ResultFile) -> int:
         """Keep the rows of complete results, to add those of new images; returns their size in bytes.

@@ -58,9 +58,11 @@ def sort_images(results: Path, folder: Path, how: Literal["copy", "link", "move"
         except OSError as error:
             failed.append(f"{record['file']} to {target}: {reason(error)}")
     if failed:
-        first = f"{len(failed)} of {len(planned)} images could not be sorted. The first is {failed[0]}."
         other = " Links are not possible everywhere, copies are." if how == "link" else ""
-        raise RunError(f"{first}{other} Sort again to try these again, or take everything back with --undo.")
+        raise RunError(
+            f"{len(failed)} of {len(planned)} images could not be sorted. The first is {failed[0]}.{other} Sort again "
+            "to try these again, or take everything back with --undo."
+        )
     return counts
 
 

@@ -189,8 +189,7 @@ class Summary:
             self.pairs = _bounded(self.pairs, [(zero_shot.label, prediction.label)])
             # The new answer had a probability of at most 1 - zero_shot.score, so it rose by at least this much.
             self._push(self.most_changed, prediction.score + zero_shot.score - 1.0, record, SHOWN)
-        truth = prediction.truth
-        if truth is None:
+        if (truth := prediction.truth) is None:
             return
         right = prediction.label == truth
         was_right = zero_shot.label == truth
