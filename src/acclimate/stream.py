@@ -157,7 +157,7 @@ ends in .safetensors or .npz.
     if Path(path).suffix == ".npz":
         arrays |= {name: np.array(value) for name, value in {**lists, **numbers, **texts}.items()}
         buffer = io.BytesIO()
-        with zipfile.ZipFile(buffer, "w") as archive:  # as `np.savez` does, but notes may have any name
+        with zipfile.ZipFile(buffer, "w") as archive:  # `np.savez` does the same, but not for notes of any name
             for name, values in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, np.asanyarray(values), allow_pickle=False)

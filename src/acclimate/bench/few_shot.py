@@ -4,7 +4,7 @@ The samples of a stream are halved by class. Shots are drawn from one half, the 
 methods are scored on the other half, in the order of the stream.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -167,23 +167,7 @@ def curves(scores: Sequence[Score]) -> list[Curve]:
 
 def write_few_shot(plan: Measurements, scores: Sequence[Score], folder: Path, command: str) -> list[list[str]]:
     """Write few-shot.md, .png and .csv to a folder; `command` made them. Return the headings and lines of the table."""
-    fits = [score.learnt["fit"] for score in scores]
-    rows = [
-        {
-            "stream": score.stream,
-            "method": score.method,
-            "shots": fit["shots"],
-            "seed": score.seed,
-            "samples": score.samples,
-            "validation": fit["validation"],
-            "acc1": score.accuracy,
-            "gain": score.gain,
-            "alpha": fit["alpha"],
-            "beta": fit["beta"],
-        }
-        for score, fit in zip(scores, fits, strict=True)
-    ]
-    write_csv(rows, folder / "few-shot.csv")
+    write_csv([_row(score, score.learnt["fit"]) for score in scores], folder / "few-shot.csv")
     board = curves(scores)
     streams = list(plan.streams)
     panels = {name: [name] for name in streams}
@@ -215,7 +199,7 @@ def write_few_shot(plan: Measurements, scores: Sequence[Score], folder: Path, co
         [curve.method, name, *(curve.chosen(each, name) for each in numbers)] for curve in board for name in streams
     ]
     if chosen := [line for line in lines if set(line[2:]) != {ABSENT}]:
-        used = sorted({fit["validation"] for fit in fits} - {0})
+        used = sorted({score.learnt["fit"]["validation"] for score in scores} - {0})
         span = str(used[0]) if len(used) == 1 else f"{used[0]} to {used[-1]}"
         parts += [
             "## Chosen alpha / beta",
@@ -228,3 +212,18 @@ def write_few_shot(plan: Measurements, scores: Sequence[Score], folder: Path, co
         parts += ["## Classes with fewer samples", *markdown_list(plan.notes)]
     write_page(parts, folder / "few-shot.md")
     return table
+
+
+def _row(score: Score, fit: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "stream": score.stream,
+        "method": score.method,
+        "shots": fit["shots"],
+        "seed": score.seed,
+        "samples": score.samples,
+        "validation": fit["validation"],
+        "acc1": score.accuracy,
+        "gain": score.gain,
+        "alpha": fit["alpha"],
+        "beta": fit["beta"],
+    }

@@ -257,7 +257,7 @@ def draw_few_shot(board: "Sequence[Curve]", panels: Mapping[str, Sequence[str]],
 
     `panels` maps a title to the names of streams. Methods that use no labels are dashed lines.
     """
-    rows = -(-len(panels) // 4)  # at most four panels side by side
+    rows = -(-len(panels) // 4)  # four panels side by side at most
     ticks = sorted({shots for curve in board for shots in curve.shots if shots})
     width = 2.4 + 3.0 * -(-len(panels) // rows)
     with _figure(path, len(panels), width, height=0.6 + 2.9 * rows, rows=rows) as grid:
