@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import json
+import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from importlib.util import find_spec
@@ -207,8 +208,10 @@ class ResultFile:
     def open_like(self, other: "ResultFile", size: int) -> None:
         """Begin with the first `size` bytes of another file; with none, as a new file."""
         self.open()
-        with writing(self.path, hint=HINT), open(other.lines, "rb") as file:
-            self.lines.write_bytes(file.read(size or len(_header(self._columns))))
+        if size:
+            with writing(self.path, hint=HINT):
+                shutil.copyfile(other.lines, self.lines)
+                cut_back(self.lines, size)
 
     def write(self, predictions: Sequence[Prediction]) -> None:
         """Append lines, all or none."""
