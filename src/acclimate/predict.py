@@ -481,7 +481,9 @@ def best_of(probs: Array, count: int) -> tuple[HostArray, HostArray]:
     best = top_classes(probs, count)
     scores = to_host(namespace(probs).take_along_axis(probs, best, axis=1))
     if not np.isfinite(scores).all():
-        raise StateError("the state has numbers too large to answer from; start from another state.")
+        raise StateError(
+            "the scores are not numbers, as the state or a setting is too large; take another state or other settings."
+        )
     return to_host(best), scores
 
 

@@ -287,4 +287,5 @@ def test_a_state_with_numbers_too_large_to_answer_from(invoke, photos, tmp_path,
     huge = {name: np.full_like(values, 1e38) for name, values in learnt.items()}
     path.write_bytes(snapshot_bytes(tensors | huge, description))
     error = invoke(*command, exit_code=2).stderr
-    assert error == "error: the state has numbers too large to answer from; start from another state.\n"
+    why = "the scores are not numbers, as the state or a setting is too large"
+    assert error == f"error: {why}; take another state or other settings.\n"

@@ -2,13 +2,11 @@
 
 from base64 import b64encode
 from collections.abc import Sequence
-from math import isfinite
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import JSONResponse
 
-from acclimate.errors import InputError
 from acclimate.predict import Prediction
 from acclimate.serve import schemas
 from acclimate.serve.bodies import described, json_body, read_body, run_apart
@@ -246,7 +244,5 @@ def data_url(picture: bytes | None) -> str | None:
 
 
 def _result(prediction: Prediction) -> dict[str, Any]:
-    if not isfinite(prediction.score):
-        raise InputError("this stream's settings give scores that are not numbers; create one with other settings.")
     fields = prediction.to_json()
     return {name: fields[name] for name in schemas.ResultResponse.model_fields}
