@@ -67,7 +67,7 @@ def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> 
 
 
 def _rows(path: Path) -> list[Row]:
-    """Return the lines of a file that name a label."""
+    """Return those lines of a file that have a label."""
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".txt", ".jsonl"):
         raise InputError(f"cannot tell the format of {path}; true labels are in a .csv, .txt or .jsonl file.")

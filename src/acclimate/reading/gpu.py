@@ -103,8 +103,8 @@ def reordered(parts: Sequence[Tensor], positions: Sequence[int]) -> Tensor:
 def resize_weights(size: int, resized: int, start: int, kept: int, resample: str, device: Any) -> Tensor:
     """Return the weights (size, kept) with which an axis is resized, and then cut or padded with black from `start`.
 
-    They are PyTorch's own, found by resizing an identity matrix. As a matrix product on a GPU, resizing takes a fifth
-    of the time of `interpolate`; float16 holds all grey levels.
+    They are PyTorch's own, found by resizing an identity matrix, so that a GPU resizes a batch with two matrix products.
+    On a GPU they are float16, which holds all grey levels exactly.
     """
     weights = interpolate(torch.eye(size, device=device)[None, None], (size, resized), mode=resample, antialias=True)
     cut = pad(weights[0, 0], (-start, start + kept - resized))  # negative margins cut, positive ones are black
@@ -292,8 +292,8 @@ def encode_on_gpu(
 def _frozen_objects() -> Iterator[None]:
     """Hide all present objects from the garbage collector, unless the caller has done so for good.
 
-    Images that wait in the pipeline make it look through everything, a million objects of PyTorch and a model, after
-    every 16,000 images: 0.3 s in which neither the GPU nor the readers are given work, a tenth of the time.
+    Images that wait in the pipeline make it look through everything from time to time, a million objects of PyTorch and
+    a model, which takes about 0.3 s; meanwhile neither the GPU nor the readers are given work.
     """
     if gc.get_freeze_count():
         yield
