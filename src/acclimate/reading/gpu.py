@@ -103,7 +103,7 @@ def reordered(parts: Sequence[Tensor], positions: Sequence[int]) -> Tensor:
 def resize_weights(size: int, resized: int, start: int, kept: int, resample: str, device: Any) -> Tensor:
     """Return the weights (size, kept) with which an axis is resized, and then cut or padded with black from `start`.
 
-    They are PyTorch's own, found by resizing an identity matrix, so that a GPU resizes a batch with two matrix products.
+    They are PyTorch's own, found by resizing an identity matrix. So two matrix products resize a batch on a GPU.
     On a GPU they are float16, which holds all grey levels exactly.
     """
     weights = interpolate(torch.eye(size, device=device)[None, None], (size, resized), mode=resample, antialias=True)
