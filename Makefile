@@ -37,10 +37,9 @@ coverage:
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --fail-under=95
 
-# One Ray at a time is enough for a machine. The service keeps its Ray for all of its tests, so they have a process.
+# One Ray at a time is enough for a machine.
 test-cluster: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 COVERAGE_FILE=.coverage.serving $(BIN)/pytest tests/cluster/serving $(COV)
-	OMP_NUM_THREADS=1 COVERAGE_FILE=.coverage.cluster $(BIN)/pytest tests/cluster --ignore tests/cluster/serving $(COV)
+	OMP_NUM_THREADS=1 COVERAGE_FILE=.coverage.cluster $(BIN)/pytest tests/cluster $(COV)
 
 test-others: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 COVERAGE_FILE=.coverage.others $(BIN)/pytest --ignore tests/cluster \
@@ -60,11 +59,9 @@ test-ray:
 	test -x $(RAY_VENV)/bin/python || $(PYTHON) -m venv $(RAY_VENV)
 	sed '/^ray==/d' constraints.txt > $(RAY_VENV)/constraints.txt
 	$(RAY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(RAY_VENV)/constraints.txt \
-		'ray[data,serve]==$(RAY)' $(RAY_NEEDS) --editable '.[convert,ray]' flask flask-cors httpx hypothesis \
+		'ray[data]==$(RAY)' $(RAY_NEEDS) --editable '.[convert,ray]' flask flask-cors hypothesis \
 		'moto[s3]' psutil pytest
-	OMP_NUM_THREADS=1 $(RAY_VENV)/bin/pytest tests/cluster/serving -o filterwarnings=default --disable-warnings
-	OMP_NUM_THREADS=1 $(RAY_VENV)/bin/pytest tests/cluster --ignore tests/cluster/serving -o filterwarnings=default \
-		--disable-warnings
+	OMP_NUM_THREADS=1 $(RAY_VENV)/bin/pytest tests/cluster -o filterwarnings=default --disable-warnings
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -27,7 +27,7 @@ from acclimate.bench.plots import shown
 from acclimate.bench.results import hardware, write_page
 from cluster_parts.figures import Figures
 
-PARTS = ("whole", "overhead", "exchange", "chain", "service", "agreement")
+PARTS = ("whole", "overhead", "exchange", "chain", "agreement")
 
 
 def fill(figures: Figures, part: str, streams: list[Path], quick: bool, kept: Figures | None) -> None:

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,17 +15,13 @@ from typer.testing import CliRunner
 pytest.importorskip("ray", reason="a cluster needs Ray")
 parquet = pytest.importorskip("pyarrow.parquet", reason="results are parquet files")
 datasets = pytest.importorskip("pyarrow.dataset")
-httpx = pytest.importorskip("httpx", reason="asks the service")
 
 from acclimate.cli import app  # noqa: E402
 from acclimate.cluster.nodes import check_readable, check_shared  # noqa: E402
 from acclimate.cluster.storage import Storage  # noqa: E402
-from acclimate.encoders import load_encoder  # noqa: E402
 from acclimate.errors import InputError  # noqa: E402
 from acclimate.methods import load_state  # noqa: E402
-from acclimate.serve.streams import Streams  # noqa: E402
 from acclimate.sources import Sample  # noqa: E402
-from guides import free_port  # noqa: E402
 from own_methods import SHARPEN  # noqa: E402
 from waiting import wait_until  # noqa: E402
 
@@ -164,14 +159,6 @@ def test_invalid_options_are_refused(command, photos, arguments, said):
     assert said in command("cluster", "classify", photos, *BLOCKS, "--out", "out", *arguments, exit_code=2)
 
 
-def test_invalid_service_options_are_refused(command, here):
-    serve = ("cluster", "serve", "--data", "data")
-    assert "--encoders takes a number" in command(*serve, "--encoders", "0", exit_code=2)
-    assert "give --token-file, or listen on 127.0.0.1" in command(*serve, "--host", "0.0.0.0", exit_code=2)
-    assert "options for new streams need --labels" in command(*serve, "--method", "tda", exit_code=2)
-    assert "s3://bucket" in command(*serve[:2], "--data", "s3://bucket/streams", exit_code=2)
-
-
 def test_help_does_not_wait_for_ray():
     script = "import sys; from acclimate.cli import app; sys.exit('ray' in sys.modules or 'numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -203,39 +190,3 @@ def test_ctrl_c_stops_and_resume_goes_on(local_ray, photos, here):
     arguments = ["classify", photos, *BLOCKS[:4], "--method", "tda", "--out", here / "one.parquet"]
     assert CliRunner().invoke(app, [*map(str, arguments)]).exit_code == 0
     assert rows("out") == parquet.read_table(here / "one.parquet").to_pylist()
-
-
-@contextmanager
-def serving(here, number):
-    """Run `acclimate cluster serve` on its own Ray until this signal; yield the address of its stream `shop`."""
-    run = [sys.executable, "-m", "acclimate", "cluster", "serve", "--data", "data", "--labels", LABELS]
-    environment = {**os.environ, "ACCLIMATE_CACHE": str(here / ".cache"), "ACCLIMATE_SERVE_PORT": str(free_port())}
-    with open("log", "w") as log:
-        process = subprocess.Popen(run, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
-    try:
-        line = process.stdout.readline()
-        assert line.startswith("serving on http://127.0.0.1:"), (here / "log").read_text()
-        yield f"{line.split()[2]}/v1/streams/shop"
-        process.send_signal(number)
-        assert process.wait(120) == 0, (here / "log").read_text()
-    finally:
-        process.kill()
-        process.stdout.close()
-
-
-def test_the_service_starts_answers_ends_and_goes_on(photos, here):
-    """With the bundled model it answers as on one machine; a signal has it save what was learnt."""
-    images = [path.read_bytes() for path in sorted(photos.glob("*/*.png"))[:6]]
-    streams = Streams(here / "alone", load_encoder(device="cpu"))
-    alone = streams.create("shop", LABELS.split(", ")).classify(images).result(60)
-    streams.close()
-    files = [("image", (f"{i}.png", image, "image/png")) for i, image in enumerate(images)]
-    with serving(here, signal.SIGTERM) as shop:
-        found = httpx.post(f"{shop}/classify", files=files, timeout=60).json()["results"]
-        state = httpx.get(f"{shop}/state", timeout=60).content
-    assert [each["predictions"][0]["label"] for each in found] == [each.label for each in alone]
-    assert [each["entropy"] for each in found] == pytest.approx([each.entropy for each in alone], abs=1e-4)
-    assert [each["admitted"] for each in found] == [list(each.admitted) for each in alone]
-    assert len(list((here / "data" / "streams" / "shop").glob("*.safetensors"))) == 2  # one is of the shutdown
-    with serving(here, signal.SIGINT) as shop:
-        assert httpx.get(f"{shop}/state", timeout=60).content == state

@@ -1,4 +1,4 @@
-"""`acclimate serve` and `acclimate cluster serve`: classification over HTTP, on one machine or many."""
+"""`acclimate serve`: classification over HTTP."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from acclimate.cli import arguments
-from acclimate.cli.console import say
 
 NEW_STREAMS = "For streams created by their first images"
 
@@ -87,16 +86,6 @@ MaxLogLines = Annotated[int, typer.Option(help="Lines of one kind logged per sec
 BatchSize = Annotated[int, typer.Option(help="Images encoded at once, counting views.")]
 MaxWait = Annotated[float, typer.Option(help="Seconds an image waits for others to share its batch.")]
 
-# Clusters
-SharedData = Annotated[
-    str, typer.Option(help="Folder for the state of all streams, on a file system that all nodes see.")
-]
-Replicas = Annotated[
-    str,
-    typer.Option(help="Replicas that encode images: a number, or LEAST:MOST, between which Ray Serve scales them."),
-]
-EveryNode = Annotated[bool, typer.Option("--every-node", help="Listen on every node, not only on the head node.")]
-
 
 def serve(
     data: Annotated[Path, typer.Option(help="Folder for the state of all streams; created if it does not exist.")],
@@ -155,7 +144,7 @@ def serve(
     _serve(locals())
 
 
-def _serve(options: Mapping[str, Any], on_cluster: bool = False) -> None:
+def _serve(options: Mapping[str, Any]) -> None:
     from acclimate.serve import check_installed
 
     check_installed()
@@ -175,75 +164,6 @@ def _serve(options: Mapping[str, Any], on_cluster: bool = False) -> None:
         return open_new_streams(options, names, templates, {"method": method, "settings": settings}, limits)
 
     def announce(address: str) -> None:
-        if on_cluster:
-            say(f"Streams are stored in {Path(options['data']).absolute()}.", err=True)
         typer.echo(f"serving on {address} (API documentation at /docs); press Ctrl-C to stop.")
 
-    if on_cluster:
-        from acclimate.cluster.serving.cluster_command import run_cluster_service
-
-        run_cluster_service(options, limits, read_new_streams, announce)
-    else:
-        run_service(options, limits, read_new_streams, announce)
-
-
-def cluster_serve(
-    data: SharedData = "acclimate-streams",
-    address: arguments.Address = None,
-    encoders: Replicas = "1",
-    cpus: arguments.Cpus = 1.0,
-    gpus: arguments.Gpus = None,
-    front: Annotated[int, typer.Option(help="Replicas that answer HTTP.", min=1)] = 1,
-    every_node: EveryNode = False,
-    model: arguments.Model = arguments.DEFAULT_MODEL,
-    labels: Labels = None,
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
-    token_file: TokenFile = None,
-    allow_host: AllowHost = None,
-    method: Method = None,
-    setting: Setting = None,
-    plugin: arguments.Plugins = None,
-    fitted: Fitted = None,
-    template: arguments.Templates = None,
-    views: Views = 1,
-    views_kind: ViewsKind = None,
-    thumbnails: Thumbnails = False,
-    skip_duplicates: SkipDuplicates = True,
-    none_of_these: NoneOfThese = False,
-    unsure: Unsure = None,
-    guard: Guard = True,
-    guard_share: GuardShare = None,
-    guard_burst: GuardBurst = None,
-    guard_window: GuardWindow = None,
-    guard_age: GuardAge = None,
-    snapshot_every: SnapshotEvery = 1000,
-    snapshot_seconds: SnapshotSeconds = 300.0,
-    history: History = 24,
-    max_body: MaxBody = 32 * 2**20,
-    max_json: MaxJson = 2 * 2**20,
-    max_pixels: MaxPixels = 40_000_000,
-    decode_seconds: DecodeSeconds = 5.0,
-    workers: Workers = 0,
-    max_images: MaxImages = 64,
-    max_labels: MaxLabels = 2000,
-    max_task_labels: MaxTaskLabels = 500,
-    max_prompts: MaxPrompts = 5000,
-    max_corrections: MaxCorrections = 1000,
-    max_streams: MaxStreams = 1000,
-    max_client_streams: MaxClientStreams = 100,
-    max_queue: MaxQueue = 512,
-    timeout: Timeout = 30.0,
-    max_log_lines: MaxLogLines = 200,
-    batch_size: BatchSize = 32,
-    max_wait: MaxWait = 0.005,
-    device: arguments.Device = "auto",
-    precision: arguments.Precision = "auto",
-    compile: arguments.Compile = False,
-) -> None:
-    """Classify images over HTTP on many machines: encoders that scale, and one adapter per stream.
-
-    The API, the page and the files are those of `acclimate serve`. A stream whose process is lost is restored from its
-    snapshot and journal elsewhere. Ctrl-C finishes the running requests and saves every state.
-    """
-    _serve(locals(), on_cluster=True)
+    run_service(options, limits, read_new_streams, announce)
