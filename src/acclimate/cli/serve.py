@@ -8,6 +8,30 @@ import typer
 
 from acclimate.cli import arguments
 
+# field of Limits -> option of `acclimate serve`
+LIMIT_OPTIONS = {
+    "body_bytes": "max_body",
+    "json_bytes": "max_json",
+    "pixels": "max_pixels",
+    "decode_s": "decode_seconds",
+    "workers": "workers",
+    "images": "max_images",
+    "labels": "max_labels",
+    "task_labels": "max_task_labels",
+    "prompts": "max_prompts",
+    "corrections": "max_corrections",
+    "streams": "max_streams",
+    "client_streams": "max_client_streams",
+    "queue": "max_queue",
+    "timeout_s": "timeout",
+    "header_s": "header_timeout",
+    "log_lines": "max_log_lines",
+    "batch": "batch_size",
+    "wait_s": "max_wait",
+    "snapshot_samples": "snapshot_every",
+    "snapshot_s": "snapshot_seconds",
+    "history": "history",
+}
 NEW_STREAMS = "For streams created by their first images"
 
 # The service
@@ -151,7 +175,8 @@ def _serve(options: Mapping[str, Any]) -> None:
     from acclimate.serve.command import NewStreams, check_new_streams, open_new_streams, run_service
     from acclimate.serve.limits import Limits
 
-    limits = Limits.from_options(options)
+    known = {field: option for field, option in LIMIT_OPTIONS.items() if field in Limits.model_fields}
+    limits = Limits(**{field: options[option] for field, option in known.items()})
 
     def read_new_streams() -> NewStreams:
         """Return what the options say of streams that are created by their first images."""

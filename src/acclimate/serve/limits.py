@@ -1,78 +1,75 @@
 """Limits on what the service accepts, and how often it writes to disk."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from acclimate.errors import InputError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+)
+
+from acclimate.errors import InputError, nearest
 from acclimate.methods.corrections import MAX_CORRECTIONS
 from acclimate.prompts import clean_labels, prompts_for
 from acclimate.prompts.templates import LEARNED_PREFIX, check_prompts, resolve
 from acclimate.serve.schemas import LABEL_CHARS, MAX_IMAGES, MAX_LABELS, PROMPT_CHARS
 
-# field of Limits -> option of `acclimate serve`
-OPTIONS = {
-    "body_bytes": "max_body",
-    "json_bytes": "max_json",
-    "pixels": "max_pixels",
-    "decode_s": "decode_seconds",
-    "workers": "workers",
-    "images": "max_images",
-    "labels": "max_labels",
-    "task_labels": "max_task_labels",
-    "prompts": "max_prompts",
-    "corrections": "max_corrections",
-    "streams": "max_streams",
-    "client_streams": "max_client_streams",
-    "queue": "max_queue",
-    "timeout_s": "timeout",
-    "header_s": "header_timeout",
-    "log_lines": "max_log_lines",
-    "batch": "batch_size",
-    "wait_s": "max_wait",
-    "snapshot_samples": "snapshot_every",
-    "snapshot_s": "snapshot_seconds",
-    "history": "history",
-}
 
+class Limits(BaseModel):
+    """Limits on requests, streams, queues and files; InputError for values that cannot be used.
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits on requests, streams, queues and files."""
+    Examples:
+        >>> Limits(images=8).images
+        8
+        >>> Limits(image=8)
+        Traceback (most recent call last):
+        acclimate.errors.InputError: there is no setting 'limits.image'; did you mean 'limits.images'...
+    """
 
-    body_bytes: int = 32 * 2**20  # largest request with images or a state
-    json_bytes: int = 2 * 2**20  # largest other request
-    pixels: int = 40_000_000  # largest image, by its header before it is decoded
-    decode_s: float = 5.0  # processor time to decode and prepare an image
-    images: int = 64  # images per request
-    labels: int = 2000  # labels per stream
-    task_labels: int = 500  # labels of a request that brings its own
-    prompts: int = 5000  # prompts of all labels and templates together
-    texts: int = 16  # sets of labels of one client that wait to be encoded; more are refused as busy
-    calls: int = 64  # waiting calls of one client, or of one stream, to manage streams; more are refused as busy
-    capacity: int = 64  # samples per label that a method may keep
-    views: int = 64  # views per image
-    corrections: int = 1000  # corrections per stream
-    streams: int = 1000
-    client_streams: int = 100  # streams made by one client
-    queue: int = 512  # images, counting views, of one client that wait; more are refused as busy
-    timeout_s: float = 30.0  # time limit of a request
-    header_s: float = 10.0  # time limit for a header, from connecting or from the previous response
-    log_lines: int = 200  # lines of one kind per second
-    batch: int = 32  # images, counting views, encoded at once
-    wait_s: float = 0.005  # time that an image waits for others to share its batch
-    workers: int = 0  # processes that decode and prepare images; 0 for one more than there are cores
-    snapshot_samples: int = 1000  # learnt between two snapshots, counting views
-    snapshot_s: float = 300.0  # between two snapshots, if anything was learnt
-    sync_s: float = 1.0  # between two syncs of the journals to disk
-    history: int = 24  # snapshots kept per stream
-    thumbnail: int = 96  # longest side in pixels
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> "Limits":
-        """Return the limits that the options of `acclimate serve` give by name; the default of an absent one."""
-        return cls(**{field: options[option] for field, option in OPTIONS.items() if option in options})
+    body_bytes: PositiveInt = Field(32 * 2**20, description="Largest request with images or a state, in bytes.")
+    json_bytes: PositiveInt = Field(2 * 2**20, description="Largest other request, in bytes.")
+    pixels: PositiveInt = Field(40_000_000, description="Largest image, by its header before it is decoded.")
+    decode_s: PositiveFloat = Field(5.0, description="Processor time to decode and prepare an image, in seconds.")
+    images: PositiveInt = Field(64, le=MAX_IMAGES, description="Images per request.")
+    labels: int = Field(2000, ge=2, le=MAX_LABELS, description="Labels per stream.")
+    task_labels: PositiveInt = Field(500, description="Labels of a request that brings its own.")
+    prompts: PositiveInt = Field(5000, description="Prompts that labels and templates make together.")
+    texts: PositiveInt = Field(16, description="Sets of labels of one client that may wait to be encoded.")
+    calls: PositiveInt = Field(64, description="Calls of one client, or of one stream, that may wait.")
+    capacity: PositiveInt = Field(64, description="Samples per label that a method may keep.")
+    views: PositiveInt = Field(64, description="Views per image.")
+    corrections: PositiveInt = Field(1000, le=MAX_CORRECTIONS, description="Corrections per stream.")
+    streams: PositiveInt = Field(1000, description="Streams of the service.")
+    client_streams: PositiveInt = Field(100, description="Streams made by one client.")
+    queue: PositiveInt = Field(512, description="Images of one client that may wait, counting views.")
+    timeout_s: PositiveFloat = Field(30.0, description="Time limit of a request, in seconds.")
+    header_s: PositiveFloat = Field(10.0, description="Time limit for the header of a request, in seconds.")
+    log_lines: PositiveInt = Field(200, description="Lines of one kind in the log per second.")
+    batch: PositiveInt = Field(32, description="Images encoded at once, counting views.")
+    wait_s: NonNegativeFloat = Field(0.005, description="Time that an image waits for others to share its batch.")
+    workers: NonNegativeInt = Field(0, description="Processes that decode images; 0 for one more than there are cores.")
+    snapshot_samples: PositiveInt = Field(1000, description="Images learnt between two snapshots, counting views.")
+    snapshot_s: PositiveFloat = Field(300.0, description="Seconds between two snapshots, if anything was learnt.")
+    sync_s: PositiveFloat = Field(1.0, description="Seconds between two syncs of the journals to disk.")
+    history: int = Field(24, ge=2, description="Snapshots kept per stream.")
+    thumbnail: PositiveInt = Field(96, description="Longest side of a thumbnail, in pixels.")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise setting_error(error, [f"limits.{name}" for name in Limits.model_fields], "limits.") from None
+        if self.images > self.queue:
+            raise InputError(f"a queue of {self.queue} cannot hold a request of {self.images} images; raise `queue`.")
 
     @property
     def request_pixels(self) -> int:
@@ -83,19 +80,6 @@ class Limits:
     def decoding_pixels(self) -> int:
         """Pixels of the images that are decoded at the same time; two thirds, the largest image, for one client."""
         return self.pixels * 3 // 2
-
-    def __post_init__(self) -> None:
-        for name, least in {"wait_s": 0, "workers": 0, "labels": 2, "history": 2}.items():
-            if getattr(self, name) < least:
-                raise InputError(f"the limit {name} must be at least {least}, got {getattr(self, name)}.")
-        for name, value in vars(self).items():
-            if name not in ("wait_s", "workers") and not value > 0:
-                raise InputError(f"the limit {name} must be above 0, got {value}.")
-        for name, most in {"corrections": MAX_CORRECTIONS, "labels": MAX_LABELS, "images": MAX_IMAGES}.items():
-            if getattr(self, name) > most:
-                raise InputError(f"the limit {name} must be at most {most}, got {getattr(self, name)}.")
-        if self.images > self.queue:
-            raise InputError(f"a queue of {self.queue} cannot hold a request of {self.images} images; raise `queue`.")
 
     @property
     def marks(self) -> int:
@@ -136,10 +120,22 @@ class Limits:
             if number * per_text > self.prompts:
                 raise InputError(
                     f"{len(names)} labels and these templates make more than {self.prompts} prompts; use fewer "
-                    "templates or labels, or start the service with a larger --max-prompts."
+                    "templates or labels, or start the service with a larger `prompts` in its [limits]."
                 )
             if len(text) + text.count("{") * longest > PROMPT_CHARS:
                 raise InputError(
                     f"the template {text[:20]!r}... makes prompts of more than {PROMPT_CHARS} characters; shorten it."
                 )
         prompts_for(names, templates)  # refuses what makes no prompt
+
+
+def setting_error(error: ValidationError, known: Iterable[str], prefix: str = "") -> InputError:
+    """Return the first problem that Pydantic found in settings; `known` are the names of all settings."""
+    first = error.errors(include_url=False)[0]
+    inner = first.get("ctx", {}).get("error")
+    if isinstance(inner, InputError):
+        return inner
+    name = prefix + ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        return InputError(f"there is no setting {name!r}; {nearest(name, known)}")
+    return InputError(f"the setting {name} cannot be {str(first['input'])[:80]!r}: {first['msg']}.")
