@@ -119,7 +119,7 @@ def test_options_as_variables_and_tokens(tiny_onnx, tmp_path):
         "ACCLIMATE_SERVE_TOKEN_FILE": str(tmp_path / "tokens"),
         "ACCLIMATE_SERVE_METHOD": "tda",
         "ACCLIMATE_SERVE_SET": "positive_capacity=2 negative=false",
-        "ACCLIMATE_SERVE_MAX_BODY": "1000",
+        "ACCLIMATE_SERVE_LIMITS__BODY_BYTES": "1000",
     }
     with running(tmp_path, variables=variables) as client:
         assert client.get("/v1/streams").status_code == 401
@@ -146,17 +146,10 @@ def invoke(tiny_onnx, tmp_path):
         (["--host", "0.0.0.0"], "give --token-file"),
         (["--host", "nowhere.invalid"], "give --token-file"),
         (["--token-file", "none"], "cannot be read"),
-        (["--thumbnails"], "options for new streams need --labels"),
-        (["--guard-share", "0.5"], "options for new streams need --labels"),
-        (["--no-guard"], "options for new streams need --labels"),
-        (["--labels", "cat, dog", "--no-guard", "--guard-burst", "5"], "--no-guard leaves nothing to set"),
+        (["--thumbnails"], "need --labels or --fitted"),
         (["--labels", "cat"], "2 to 2000 labels"),
-        (["--labels", "cat, dog", "--max-labels", "1"], "limits.labels cannot be"),
-        (["--labels", "cat, dog", "--guard-share", "2"], "share"),
         (["--labels", "cat, dog", "--set", "nothing=1"], "no setting 'nothing'"),
-        (["--labels", "cat, dog", "--method", "tpt", "--views", "8"], "the service does not run 'tpt'"),
-        (["--labels", "cat, dog", "--template", "a photo"], "no {} for the class name"),
-        (["--timeout", "0"], "limits.timeout_s cannot be"),
+        (["--labels", "cat, dog", "--method", "tpt"], "the service does not run 'tpt'"),
         (["--model", "onnx:none"], "no ONNX model in none"),
     ],
 )
@@ -205,7 +198,7 @@ def test_streams_from_a_fitted_file(tiny_onnx, photos, tmp_path):
     fitted.unlink()
     with running(tmp_path, *model) as client:
         assert client.post("/v1/streams/shop/classify", files={"image": image}).json() == first
-    for wrong in (["--method", "tda"], ["--set", "alpha=1"]):
+    for wrong in (["--method", "tda"], ["--set", "rounds=1"]):
         refused = CliRunner().invoke(app, ["serve", "--data", str(tmp_path), "--fitted", "f", *wrong])
         assert refused.exit_code == 2
         assert "a fitted file has the method and its settings" in refused.output

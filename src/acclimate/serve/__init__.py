@@ -7,6 +7,6 @@ from acclimate.errors import missing
 
 def check_installed() -> None:
     """Refuse to serve without the packages that it needs."""
-    for package in ("fastapi", "fastapi_swagger", "prometheus_client", "uvicorn"):
+    for package in ("fastapi", "fastapi_swagger", "prometheus_client", "pydantic_settings", "uvicorn"):
         if find_spec(package) is None:
             raise missing(f"serving needs {package}", "serve")

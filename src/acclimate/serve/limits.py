@@ -138,4 +138,6 @@ def setting_error(error: ValidationError, known: Iterable[str], prefix: str = ""
     name = prefix + ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
         return InputError(f"there is no setting {name!r}; {nearest(name, known)}")
+    if first["type"] == "unknown_field":  # the message of `RequestBody` ends in the nearest known field
+        return InputError(f"[{name}] {first['msg']}")
     return InputError(f"the setting {name} cannot be {str(first['input'])[:80]!r}: {first['msg']}.")
