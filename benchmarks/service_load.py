@@ -4,21 +4,24 @@ The floor is the encoder alone on prepared pixels, at the batch size that the se
 alternating rounds.
 
     python benchmarks/service_load.py
+    python benchmarks/service_load.py --before OLD/src     # the service of another source tree in alternating rounds
 """
 
 import argparse
 import asyncio
 import io
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from urllib.parse import urlsplit
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import numpy as np
 from PIL import Image
@@ -30,6 +33,7 @@ from acclimate.encoders.convert import convert
 from acclimate.images.opening import open_image
 from tiny_models import save_tiny_model
 
+ROOT = Path(__file__).parents[1]
 ROUNDS = 10
 PART = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.jpg"\r\n\r\n'
 
@@ -96,71 +100,117 @@ async def load(
     return requests / (perf_counter() - began), times
 
 
-def batches_so_far(address: str) -> tuple[float, float]:
-    """Return the number of images encoded so far, and of their batches."""
-    with urlopen(f"{address}/metrics") as answer:
-        text = answer.read().decode()
-    images, batches = (
-        re.search(rf"^acclimate_batch_size_{name} (\S+)$", text, re.MULTILINE) for name in ("sum", "count")
-    )
-    return float(images[1]), float(batches[1])
+class LoadedService:
+    """`acclimate serve` of a source tree, in a process of its own, with its measurements.
 
+    Attributes:
+        rates: images per second of each round.
+        times: the latency of each request in seconds.
+        memory: resident memory after each round, in MB.
+    """
 
-def resident_mb(process: int) -> float:
-    """Return the resident memory of a process."""
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096 / 1e6
+    def __init__(self, source: Path, model: Path, work: Path) -> None:
+        self.rates: list[float] = []
+        self.times: list[float] = []
+        self.memory: list[float] = []
+        command = [sys.executable, "-m", "acclimate", "serve", "--model", f"onnx:{model}", "--port", "0"]
+        with open(work / "log", "wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--data", str(work / "state")],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(source)},
+            )
+        self.address = self.process.stdout.readline().split()[2]
+
+    def create(self, streams: int, labels: int) -> None:
+        """Create streams that learn from every image, as drawn photos are alike."""
+        for number in range(streams):
+            setup = {"name": f"stream-{number}", "labels": [f"thing {i}" for i in range(labels)]}
+            body = json.dumps({**setup, "skip_duplicates": False}).encode()
+            with urlopen(Request(f"{self.address}/v1/streams", body, {"Content-Type": "application/json"})):
+                pass
+
+    def measure(self, streams: int, clients: int, requests: int, photos: list[bytes]) -> None:
+        """Measure one round."""
+        rate, took = asyncio.run(load(self.address, streams, clients, requests, photos))
+        self.rates.append(rate)
+        self.times += took
+        self.memory.append(int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * 4096 / 1e6)
+
+    def mean_batch(self) -> int:
+        """Return the mean number of images that were encoded at once so far."""
+        with urlopen(f"{self.address}/metrics") as answer:
+            text = answer.read().decode()
+        images, batches = (
+            re.search(rf"^acclimate_batch_size_{name} (\S+)$", text, re.MULTILINE) for name in ("sum", "count")
+        )
+        return round(float(images[1]) / float(batches[1]))
+
+    def close(self) -> None:
+        """Stop the service."""
+        self.process.terminate()
+        self.process.wait(60)
+        self.process.stdout.close()
+
+    def summary(self) -> str:
+        """Return its rate and latency in words."""
+        middle, high, most = np.percentile(self.times, [50, 99, 100]) * 1e3
+        rate = f"{np.median(self.rates):.1f} images/s"
+        return f"{rate}; latency: median {middle:.0f} ms, 99th percentile {high:.0f} ms, maximum {most:.0f} ms"
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=5000)
-    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--labels", type=int, default=100)
     parser.add_argument("--width", type=int, default=384, help="of the encoder's image tower")
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--before", type=Path, help="the src folder of an earlier version, to compare with")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
+    sources = {"service": ROOT / "src"}
+    if options.before is not None:
+        sources["before"] = options.before
+    floors = []
+    with tempfile.TemporaryDirectory() as name, ExitStack() as running:
         work = Path(name)
         save_tiny_model("clip", work / "torch", size=128, width=options.width, layers=options.layers, patch=16)
         convert(load_encoder(f"local:{work / 'torch'}", "cpu"), work / "onnx")
         encoder = load_encoder(f"onnx:{work / 'onnx'}", "cpu")
         photos = draw_photos(200)
-        command = [sys.executable, "-m", "acclimate", "serve", "--model", f"onnx:{work / 'onnx'}", "--port", "0"]
-        command += ["--data", str(work / "state"), "--labels", ",".join(f"thing {i}" for i in range(options.labels))]
-        command += ["--no-skip-duplicates"]  # drawn photos are alike, and every image must be learnt
-        with open(work / "log", "wb") as log:
-            service = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        try:
-            address = service.stdout.readline().split()[2]
-            send = partial(load, address, options.streams, options.clients)
-            asyncio.run(send(options.clients, photos, 16))  # creates the streams, and fills the largest batches once
+        services = {}
+        for key, source in sources.items():
+            (work / key).mkdir()
+            services[key] = LoadedService(source, work / "onnx", work / key)
+            running.callback(services[key].close)
+            services[key].create(options.streams, options.labels)
+            send = partial(load, services[key].address, options.streams, options.clients)
+            asyncio.run(send(options.clients, photos, 16))  # fills the largest batches once
             asyncio.run(send(4 * options.clients, photos))
-            rounds: list[tuple[float, float, float]] = []
-            times: list[float] = []
-            before = batches_so_far(address)
-            for _ in range(ROUNDS):
-                rate, took = asyncio.run(send(options.requests // ROUNDS, photos))
-                images, batches = np.subtract(batches_so_far(address), before)
-                batch = round(images / batches)
-                rounds.append((rate, encoder_rate(encoder, photos, batch), resident_mb(service.pid)))
-                times += took
-        finally:
-            service.terminate()
-            service.wait(60)
-            service.stdout.close()
-    rates, floors, memory = np.array(rounds).T
+        for number in range(ROUNDS):
+            for service in list(services.values())[:: 1 if number % 2 else -1]:
+                service.measure(options.streams, options.clients, options.requests // ROUNDS, photos)
+            batch = services["service"].mean_batch()
+            floors.append(encoder_rate(encoder, photos, batch))
+    service = services["service"]
     setting = f"{options.clients} clients, {options.streams} streams, {options.labels} labels"
-    print(f"{setting}: {len(times)} requests without errors, in {ROUNDS} rounds that alternate with the encoder alone")
-    print(
-        f"service {np.median(rates):.1f} images/s, encoder alone {np.median(floors):.1f} at its mean batch of {batch}"
-    )
-    print(f"ratio {np.median(rates / floors):.2f}")
-    middle, high, most = np.percentile(times, [50, 99, 100]) * 1e3
-    print(f"latency: median {middle:.0f} ms, 99th percentile {high:.0f} ms, maximum {most:.0f} ms")
-    print("memory of the service after each round: " + ", ".join(f"{value:.0f}" for value in memory) + " MB")
-    assert memory[-1] <= 1.05 * memory[ROUNDS // 2 - 1], "memory grew"
+    print(f"{setting}: {len(service.times)} requests without errors, in {ROUNDS} alternating rounds")
+    for key, each in services.items():
+        print(f"{key}: {each.summary()}")
+    print(f"encoder alone at a batch of {batch}: {np.median(floors):.1f} images/s")
+    print(f"ratio of the service to the encoder alone: {np.median(np.divide(service.rates, floors)):.2f}")
+    if "before" in services:
+        before = services["before"]
+        ratios = np.divide(service.rates, before.rates)
+        high, low = (np.percentile(each.times, 99) for each in (service, before))
+        print(f"ratio to before: images/s {np.median(ratios):.2f} ({ratios.min():.2f} to {ratios.max():.2f}), "
+              f"99th percentile {high / low:.2f}")  # fmt: skip
+    print("memory of the service after each round: " + ", ".join(f"{value:.0f}" for value in service.memory) + " MB")
+    assert service.memory[-1] <= 1.05 * service.memory[ROUNDS // 2 - 1], "memory grew"
 
 
 if __name__ == "__main__":
