@@ -1,0 +1,102 @@
+"""Many snapshots, many streams: one client can neither push out a good state, nor fill memory or disk."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from service_process import connected, service
+
+LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
+MANY = [f"thing {i}" for i in range(2000)]  # a state of half a megabyte with the default method
+
+
+def classify(client, name, *images):
+    answer = client.post(f"/v1/streams/{name}/classify", files=[("image", each) for each in images])
+    assert answer.status_code == 200, answer.text
+    return answer.json()["results"]
+
+
+def memory_bytes(process):
+    """Return the memory that a process uses now."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+
+
+@pytest.mark.parametrize("count", [26, 200])
+@pytest.mark.parametrize("learning", [True, False])
+def test_snapshots_on_request_push_no_good_one_out(client, images, count, learning):
+    one = "/v1/streams/one"
+    classify(client, "one", *images[:10])
+    good = client.post(f"{one}/snapshot").json()["snapshot"]
+    state = client.get(f"{one}/state").content
+    time.sleep(1.0)  # it is older than what follows
+    for turn in range(count):
+        if learning:
+            classify(client, "one", images[turn % 40])
+        assert client.post(f"{one}/snapshot").status_code == 200
+    if not learning:
+        assert client.post(f"{one}/snapshot").json()["snapshot"] == good  # nothing was learnt since
+    listed = client.get(f"{one}/snapshots").json()["snapshots"]
+    assert len(listed) <= 24
+    assert good in [each["id"] for each in listed]
+    assert client.post(f"{one}/rollback", json={"snapshot": good}).status_code == 200
+    assert client.get(f"{one}/state").content == state
+
+
+def test_the_files_of_one_client_are_bounded(tiny_onnx, images, tmp_path):
+    data = tmp_path / "state"
+    with service(tiny_onnx, data, client_bytes=4 * 2**20) as (_, address), connected(address) as client:
+        for number in range(100):
+            made = client.post("/v1/streams", json={"name": f"s{number}", "labels": MANY})
+            if made.status_code != 201:
+                break
+        assert 3 <= number <= 12
+        assert made.status_code == 409
+        assert "delete" in made.json()["error"]["message"]
+        assert sum(path.stat().st_size for path in (data / "streams").iterdir()) < 6 * 2**20
+        assert client.delete("/v1/streams/s0").status_code == 204
+        assert client.post("/v1/streams", json={"name": "again", "labels": MANY}).status_code == 201
+
+
+@pytest.mark.slow
+def test_streams_are_loaded_when_needed_and_unloaded_when_others_are(tiny_onnx, images, tmp_path):
+    data = tmp_path / "state"
+    limits = {"loaded_bytes": 4 * 2**20, "client_bytes": 2**30, "workers": 1}
+    names = [f"s{number}" for number in range(80)]
+    with service(tiny_onnx, data, **limits) as (process, address), connected(address) as client:
+        used = []
+        for name in names:
+            made = client.post("/v1/streams", json={"name": name, "labels": MANY, "skip_duplicates": False})
+            assert made.status_code == 201
+            classify(client, name, *images[:2])
+            used.append(memory_bytes(process))
+        assert used[-1] - used[20] < 30 * 2**20
+        states = {name: client.get(f"/v1/streams/{name}/state").content for name in names}
+    begun = time.monotonic()
+    with service(tiny_onnx, data, **limits) as (process, address), connected(address) as client:
+        assert time.monotonic() - begun < 20
+        listed = client.get("/v1/streams").json()["streams"]
+        assert [each["samples_seen"] for each in listed] == [2] * 80
+        for name in names:
+            assert client.get(f"/v1/streams/{name}/state").content == states[name]
+            assert classify(client, name, images[2])[0]["id"] == 2
+        assert memory_bytes(process) < used[-1] + 30 * 2**20
+
+
+def test_idle_streams_are_unloaded_and_answer_again(tiny_onnx, images, tmp_path):
+    data = tmp_path / "state"
+    setup = {"name": "shop", "labels": LABELS, "method": "tda", "skip_duplicates": False, "thumbnails": True}
+    setup["guard"] = {"burst": 10, "window_s": 3600.0}
+    with service(tiny_onnx, data, idle_s=0.2) as (_, address), connected(address) as client:
+        client.post("/v1/streams", json=setup).raise_for_status()
+        classify(client, "shop", *images[:8])
+        client.post("/v1/streams/shop/corrections", json={"id": 3, "label": "dog"}).raise_for_status()
+        urls = [f"/v1/streams/shop{each}" for each in ("/state", "/caches", "/corrections", "/learnt", "/answers", "")]
+        before = [client.get(url).content for url in urls]
+        time.sleep(3)
+        assert [client.get(url).content for url in urls] == before
+        time.sleep(3)
+        results = classify(client, "shop", *images[8:14])
+        assert [each["id"] for each in results] == [8, 9, None, None, None, None]  # the guard remembers
+        assert "10 samples of this client" in results[-1]["refused"]
