@@ -21,14 +21,13 @@ from starlette.types import Scope
 
 from acclimate import __version__
 from acclimate.errors import InputError, reason
-from acclimate.serve import correcting, routes, schemas
+from acclimate.serve import routes, schemas
 from acclimate.serve.connections import SEND_BUFFER_BYTES, Connection, Connections, ConnectionServer, Listening
-from acclimate.serve.dependencies import AllStreams, Sender, ThisCall, known_parameters
 from acclimate.serve.documentation import document
 from acclimate.serve.http_errors import CODES, handle_errors
 from acclimate.serve.logs import RequestLog, caller_fields, logger, stream_of
+from acclimate.serve.routes import AllStreams, Sender, known_parameters
 from acclimate.serve.security import SAFE_METHODS, AccessMiddleware, TokenFile
-from acclimate.serve.service import Service
 from acclimate.serve.stderr import log_to_stderr
 from acclimate.serve.streams import Streams
 from acclimate.serve.uploads import TASK, read_task
@@ -43,13 +42,15 @@ MAX_LOGGED_NAMES = 20  # names of streams in a line of the log
 router = APIRouter(tags=["service"])
 
 
-def create_app(streams: Service, tokens: TokenFile | None = None, hosts: Collection[str] | None = None) -> FastAPI:
+def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collection[str] | None = None) -> FastAPI:
     """Make the application; tokens and host names are those of `AccessMiddleware`. Closes the streams at shutdown."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        periodic = asyncio.create_task(streams.run())
         yield
-        await asyncio.to_thread(streams.close)
+        periodic.cancel()
+        await streams.close()
 
     app = FastAPI(
         title="acclimate",
@@ -66,7 +67,6 @@ def create_app(streams: Service, tokens: TokenFile | None = None, hosts: Collect
     app.state.connections = Connections(streams.limits)
     handle_errors(app, streams.limits.timeout_s)
     app.include_router(routes.router)
-    app.include_router(correcting.router)
     app.include_router(router)
     document(app)
     app.mount("/page", StaticFiles(directory=PAGE, packages=[SWAGGER_UI]))
@@ -78,7 +78,7 @@ def create_app(streams: Service, tokens: TokenFile | None = None, hosts: Collect
     return app
 
 
-async def audit_request(streams: Service, scope: Scope, status: int) -> None:
+async def audit_request(streams: Streams, scope: Scope, status: int) -> None:
     """Write an administrative call to the audit log before it is answered: every one that may change something.
 
     Calls without permission are in the request log only: who may do nothing must not push anything out of this one.
@@ -104,13 +104,12 @@ async def run_task(
     request: Request,
     streams: AllStreams,
     caller: Sender,
-    call: ThisCall,
     candidate_labels: Annotated[list[str] | None, Query(description="If the image is the whole body.")] = None,
     hypothesis_template: Annotated[str | None, Query(description="If the image is the whole body.")] = None,
 ) -> list[dict[str, Any]]:
     """Run the Hugging Face zero-shot-image-classification task; nothing is learnt."""
     image, labels, template = await read_task(request, candidate_labels, hypothesis_template)
-    prediction = await streams.zero_shot(image, labels, template or TEMPLATE, caller.name, call.wait)
+    prediction = await streams.zero_shot(image, labels, template or TEMPLATE, caller.name)
     return [asdict(answer) for answer in prediction.top]
 
 
@@ -126,7 +125,7 @@ async def ready(streams: AllStreams) -> dict[str, bool]:
 
     Before the model and the streams are loaded, the service does not respond.
     """
-    if why := await asyncio.wrap_future(streams.readiness()):
+    if why := streams.readiness():
         raise HTTPException(503, why)
     return {"ready": True}
 
@@ -137,10 +136,9 @@ async def ready(streams: AllStreams) -> dict[str, bool]:
     responses={200: {"content": {"text/plain": {}}}},
     dependencies=[Depends(known_parameters)],
 )
-async def metrics(streams: AllStreams, call: ThisCall) -> Response:
+async def metrics(streams: AllStreams) -> Response:
     """Get the metrics in Prometheus' text format."""
-    text = await call.run(streams.metrics_text, streams.reports)
-    return Response(text, media_type=METRICS_TYPE)
+    return Response(await streams.metrics_text(), media_type=METRICS_TYPE)
 
 
 @router.get("/", include_in_schema=False)
@@ -185,7 +183,7 @@ class Server(ConnectionServer):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Finish the running requests; those that wait for their labels are refused."""
-        cast(FastAPI, self.config.app).state.streams.texts.stop()
+        cast(FastAPI, self.config.app).state.streams.texts.pool.stop()
         await super().shutdown(sockets)
 
 
@@ -209,10 +207,8 @@ def make_server(app: FastAPI) -> Server:
 def log_start(streams: Streams, model: str) -> None:
     """Log what the service starts with, and what an operator should know about its streams."""
     described = streams.describe()
-    usable = [each["name"] for each in described if "labels" in each]
     fields = {"version": __version__, "model": model, "streams": len(described)}
-    replayed = sum(streams.get(name).history.replayed for name in usable)
-    logger.info("started", extra={"fields": {**fields, "replayed_samples": replayed}})
+    logger.info("started", extra={"fields": fields})
     for each in described:
         if each["broken"]:
             logger.error("stream damaged", extra={"fields": {"stream": each["name"], "reason": each["broken"]}})
@@ -264,5 +260,5 @@ def serve(app: FastAPI, listening: socket.socket, model: str) -> None:
             # In a thread: a handler must not wait for a lock that the interrupted code holds.
             signal.signal(signal.SIGHUP, lambda *_: Thread(target=reload_tokens, args=(streams, tokens)).start())
         server.run([listening])
-        streams.close()  # once more: uvicorn does not shut down what it has not quite started
+        asyncio.run(streams.close())  # once more: uvicorn does not shut down what it has not quite started
         log_stop(streams)

@@ -5,7 +5,6 @@ JSON is bounded while it is received. What is left to parse takes milliseconds; 
 less than 50 ms, as all other threads wait meanwhile.
 """
 
-import asyncio
 from collections.abc import Callable
 from io import BytesIO
 from string import ascii_letters, digits
@@ -89,7 +88,8 @@ async def run_apart(request: Request, work: Callable[[], Parsed], size: int) -> 
     """Run what parses or writes so many bytes of a request; if they are many, in threads, in turns."""
     if size <= INLINE_BYTES:
         return work()
-    return await asyncio.wrap_future(request.app.state.streams.bodies.submit(request.state.caller.name, work))
+    parsed: Parsed = await request.app.state.streams.pool.run(request.state.caller.name, work)
+    return parsed
 
 
 def content_type(request: Request) -> str:

@@ -59,8 +59,13 @@ class Limits(BaseModel):
     workers: NonNegativeInt = Field(0, description="Processes that decode images; 0 for one more than there are cores.")
     snapshot_samples: PositiveInt = Field(1000, description="Images learnt between two snapshots, counting views.")
     snapshot_s: PositiveFloat = Field(300.0, description="Seconds between two snapshots, if anything was learnt.")
-    sync_s: PositiveFloat = Field(1.0, description="Seconds between two syncs of the journals to disk.")
+    sync_s: PositiveFloat = Field(1.0, description="Seconds between two rounds of periodic work.")
     history: int = Field(24, ge=2, description="Snapshots kept per stream.")
+    snapshot_bytes: PositiveInt = Field(256 * 2**20, description="Bytes of the snapshots kept per stream.")
+    history_bytes: PositiveInt = Field(32 * 2**20, description="Bytes of learnt samples kept per stream.")
+    client_bytes: PositiveInt = Field(2**30, description="Bytes of all streams made by one client.")
+    loaded_bytes: PositiveInt = Field(2**30, description="Bytes of all streams in memory; the others wait on disk.")
+    idle_s: PositiveFloat = Field(600.0, description="Seconds after which an unused stream is taken out of memory.")
     thumbnail: PositiveInt = Field(96, description="Longest side of a thumbnail, in pixels.")
 
     def __init__(self, **values: Any) -> None:

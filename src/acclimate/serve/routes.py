@@ -1,36 +1,80 @@
-"""The routes of streams: create, classify, manage."""
+"""The routes of streams: create, classify, manage, correct."""
 
+import asyncio
 from base64 import b64encode
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 from starlette.responses import JSONResponse
 
+from acclimate.errors import InputError, nearest
+from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import Prediction
 from acclimate.serve import schemas
-from acclimate.serve.bodies import described, json_body, read_body, run_apart
-from acclimate.serve.dependencies import (
-    AllStreams,
-    Call,
-    Details,
-    Managed,
-    Readable,
-    Sender,
-    StreamName,
-    ThisCall,
-    authorize,
-    known_parameters,
-)
+from acclimate.serve.bodies import described, json_body, read_body
 from acclimate.serve.http_errors import ExistsError, NotFoundError
-from acclimate.serve.interfaces import AnyStream
-from acclimate.serve.service import Service
+from acclimate.serve.security import Action, Caller
 from acclimate.serve.stream import Stream
+from acclimate.serve.streams import Streams
 from acclimate.serve.uploads import BINARY, BODY, RAW, read_images
 
-router = APIRouter(prefix="/v1/streams", tags=["streams"], dependencies=[Depends(known_parameters)])
 STATE = {"content": {RAW: BINARY}}
-ANSWER_BYTES = 50  # approximate size of a label and its score as JSON
+
+
+async def known_parameters(request: Request) -> None:
+    """Dependency: refuses query parameters that the route does not have."""
+    operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
+    known = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
+    for name in request.query_params:
+        if name not in known:
+            what = nearest(name, known) if known else "this route has none."
+            raise InputError(f"unknown query parameter {name[:80]!r}; {what}")
+
+
+async def streams_of(request: Request) -> Streams:
+    """Dependency: the streams of the service that received this request."""
+    streams: Streams = request.app.state.streams
+    return streams
+
+
+async def caller_of(request: Request) -> Caller:
+    """Dependency: the sender of this request."""
+    caller: Caller = request.state.caller
+    return caller
+
+
+async def details_of(request: Request) -> dict[str, Any]:
+    """Dependency: what a request changes, for the logs; the route fills it in."""
+    details: dict[str, Any] = request.state.details
+    return details
+
+
+router = APIRouter(prefix="/v1/streams", tags=["streams"], dependencies=[Depends(known_parameters)])
+AllStreams = Annotated[Streams, Depends(streams_of)]
+Sender = Annotated[Caller, Depends(caller_of)]
+Details = Annotated[dict[str, Any], Depends(details_of)]
+StreamName = Annotated[str, Path(pattern=schemas.NAME_PATTERN, description=f"Name of the stream. {schemas.NAME_RULE}")]
+
+
+def authorize(caller: Caller, action: Action, stream: str) -> None:
+    """Refuse a caller who may not perform this action on this stream."""
+    if not caller.may(action, stream):
+        raise HTTPException(403, f"the token {caller.name!r} may not {action} the stream {stream!r}.")
+
+
+def stream_to(action: Action) -> Any:
+    """Dependency: the stream in the path. Permission is checked first, so that names of streams are not revealed."""
+
+    async def find(name: StreamName, streams: AllStreams, caller: Sender) -> Stream:
+        authorize(caller, action, name)
+        return await streams.get(name)
+
+    return Depends(find)
+
+
+Readable = Annotated[Stream, stream_to("classify")]
+Managed = Annotated[Stream, stream_to("manage")]
 
 
 @router.post(
@@ -41,22 +85,16 @@ async def create_stream(
     streams: AllStreams,
     caller: Sender,
     details: Details,
-    call: ThisCall,
 ) -> dict[str, Any]:
     """Create a stream."""
     details |= {"stream": body.name, "method": body.method, "labels": body.labels}
     authorize(caller, "manage", body.name)
-    options = body.model_dump(exclude={"name", "labels"})
-    labels, setup = await call.run(lambda: streams.check_new(body.name, body.labels, options, client=caller.name))
-    if setup.reject:
-        await call.wait(streams.texts.negatives())
-    head = await call.wait(streams.texts.head(labels, setup.templates, caller.name))
-    stream = await call.run(lambda: streams.create(body.name, labels, client=caller.name, head=head, **options))
-    return await call.wait(stream.described())
+    stream = await streams.create(client=caller.name, **body.model_dump())
+    return stream.describe()
 
 
 @router.get("", response_model=schemas.SummariesResponse)
-async def list_streams(streams: AllStreams, caller: Sender, call: ThisCall) -> Response:
+async def list_streams(streams: AllStreams, caller: Sender) -> Response:
     """List the streams that the caller may use."""
 
     def answer() -> Response:
@@ -64,20 +102,20 @@ async def list_streams(streams: AllStreams, caller: Sender, call: ThisCall) -> R
         listed = [{key: each.get(key) for key in schemas.SummaryResponse.model_fields} for each in allowed]
         return JSONResponse({"streams": listed, "labels": streams.defaults["labels"] if streams.defaults else []})
 
-    return await call.run(answer, streams.reports)
+    return await streams.pool.run(caller.name, answer)
 
 
 @router.get("/{name}", response_model=schemas.DescriptionResponse)
-async def describe_stream(stream: Readable, call: ThisCall) -> dict[str, Any]:
+async def describe_stream(stream: Readable) -> dict[str, Any]:
     """Describe a stream: its setup, what it has learnt, and its problems, if it has any."""
-    return await call.wait(stream.described())
+    return stream.describe()
 
 
 @router.delete("/{name}", status_code=204)
-async def delete_stream(name: StreamName, streams: AllStreams, caller: Sender, call: ThisCall) -> None:
+async def delete_stream(name: StreamName, streams: AllStreams, caller: Sender) -> None:
     """Delete a stream, its snapshots and everything it has learnt."""
     authorize(caller, "manage", name)
-    await call.wait(streams.delete(name))
+    await streams.delete(name)
 
 
 @router.post("/{name}/classify", openapi_extra={"requestBody": BODY}, response_model=schemas.ClassifiedResponse)
@@ -86,7 +124,6 @@ async def classify_images(
     name: StreamName,
     streams: AllStreams,
     caller: Sender,
-    call: ThisCall,
     adapt: Annotated[bool, Query(description="Learn from these images.")] = True,
     top_k: Annotated[int, Query(ge=1, le=schemas.MAX_SETTING, description="Number of labels to return per image.")] = 5,
     unsure: Annotated[schemas.Share | None, Query(description=schemas.UNSURE)] = None,
@@ -99,67 +136,64 @@ async def classify_images(
     images, names, options = await read_images(request, streams.limits)
     options = {"adapt": adapt, "top_k": top_k, "unsure": unsure, **options}
     try:
-        stream = streams.get(name)
+        stream = await streams.get(name)
     except NotFoundError:
-        stream = await create_by_images(streams, name, images, names, caller.name, call)
-    answers = await call.wait(stream.classify(images, names=names, client=caller.name, **options))
-    size = sum(len(each.top) for each in answers) * ANSWER_BYTES
-
-    def answer() -> Response:
-        return JSONResponse({"stream": name, "results": list(map(_result, answers))})
-
-    return await run_apart(request, answer, size)
+        stream = await create_by_images(streams, name, images, names, caller.name)
+    answers = await stream.classify(images, names=names, client=caller.name, **options)
+    return await streams.pool.run(
+        caller.name, lambda: JSONResponse({"stream": name, "results": list(map(_result, answers))})
+    )
 
 
 async def create_by_images(
-    streams: Service, name: str, images: Sequence[bytes | str], names: Sequence[str], client: str, call: Call
-) -> AnyStream:
+    streams: Streams, name: str, images: Sequence[bytes | str], names: Sequence[str], client: str
+) -> Stream:
     """Create a stream with the defaults once its first images could be read; NotFoundError without defaults.
 
     That is found out by encoding them, without views; the stream encodes them again, as any others.
     """
     if streams.defaults is None:
-        return streams.get(name)
+        return await streams.get(name)
     streams.limits.check_images(len(images), streams.defaults.get("views", 1))
     try:
-        await call.run(lambda: streams.check_room(name, client))
-        await call.wait(streams.batcher.submit(images, names=names, client=client))
-        return await call.run(lambda: streams.create_default(name, client))
+        streams.check_room(name, client)
+        await asyncio.wrap_future(streams.batcher.submit(images, names=names, client=client))
+        return await streams.create_default(name, client)
     except ExistsError:  # another request was first
-        return streams.get(name)
+        return await streams.get(name)
 
 
 @router.post("/{name}/reset", response_model=schemas.DescriptionResponse)
-async def reset_stream(stream: Managed, call: ThisCall) -> dict[str, Any]:
+async def reset_stream(stream: Managed) -> dict[str, Any]:
     """Forget everything learnt; the snapshots remain."""
-    await call.wait(stream.enqueue(Stream.reset))
-    return await call.wait(stream.described())
+    await stream.reset()
+    return stream.describe()
 
 
 @router.post("/{name}/freeze", response_model=schemas.DescriptionResponse)
-async def freeze_stream(stream: Managed, call: ThisCall) -> dict[str, Any]:
+async def freeze_stream(stream: Managed) -> dict[str, Any]:
     """Stop learning, and answer from what was learnt so far."""
-    await call.wait(stream.enqueue(Stream.set_frozen, True))
-    return await call.wait(stream.described())
+    await stream.set_frozen(True)
+    return stream.describe()
 
 
 @router.post("/{name}/unfreeze", response_model=schemas.DescriptionResponse)
-async def unfreeze_stream(stream: Managed, call: ThisCall) -> dict[str, Any]:
+async def unfreeze_stream(stream: Managed) -> dict[str, Any]:
     """Resume learning."""
-    await call.wait(stream.enqueue(Stream.set_frozen, False))
-    return await call.wait(stream.described())
+    await stream.set_frozen(False)
+    return stream.describe()
 
 
 @router.get("/{name}/snapshots", response_model=schemas.SnapshotsResponse)
-async def list_snapshots(stream: Managed, call: ThisCall) -> dict[str, Any]:
+async def list_snapshots(stream: Managed) -> dict[str, Any]:
     """List the snapshots, newest first."""
-    return {"snapshots": (await call.wait(stream.enqueue_read(Stream.snapshots)))[::-1]}
+    return {"snapshots": (await stream.snapshots())[::-1]}
 
 
 @router.post("/{name}/snapshot")
-async def take_snapshot(stream: Managed, call: ThisCall) -> dict[str, int]:
+async def take_snapshot(stream: Managed) -> dict[str, int]:
     """Write a snapshot of the current state, to roll back to; returns its id."""
-    return {"snapshot": await call.wait(stream.enqueue(Stream.snapshot))}
+    return {"snapshot": await stream.snapshot()}
 
 
 @router.post("/{name}/rollback", openapi_extra=described(schemas.RollbackRequest, required=False))
@@ -167,10 +201,9 @@ async def roll_back(
     stream: Managed,
     details: Details,
     body: Annotated[schemas.RollbackRequest, json_body(schemas.RollbackRequest, required=False)],
-    call: ThisCall,
 ) -> dict[str, int]:
     """Go back to a snapshot, including its labels; returns its id."""
-    details["snapshot"] = await call.wait(stream.enqueue(Stream.rollback, body.snapshot))
+    details["snapshot"] = await stream.rollback(body.snapshot)
     return {"snapshot": details["snapshot"]}
 
 
@@ -182,20 +215,18 @@ async def change_labels(
     body: Annotated[schemas.LabelsRequest, json_body(schemas.LabelsRequest)],
     caller: Sender,
     details: Details,
-    call: ThisCall,
 ) -> dict[str, Any]:
     """Add and remove labels; what was learnt about the others is kept."""
     details |= body.model_dump()
-    head = await call.wait(await call.run(lambda: stream.head_of(body.add, body.remove, caller.name)))
-    await call.wait(stream.enqueue(Stream.put_labels, body.add, body.remove, head))
-    return await call.wait(stream.described())
+    await stream.change_labels(body.add, body.remove, caller.name)
+    return stream.describe()
 
 
 @router.get("/{name}/state", response_class=Response, responses={200: STATE})
-async def download_state(stream: Managed, call: ThisCall) -> Response:
+async def download_state(stream: Managed) -> Response:
     """Download what was learnt as a state file, for `acclimate classify --state` and `acclimate state`."""
     disposition = {"Content-Disposition": f'attachment; filename="{stream.name}.safetensors"'}
-    return Response(await call.wait(stream.enqueue_read(Stream.state_bytes)), media_type=RAW, headers=disposition)
+    return Response(await stream.state_bytes(), media_type=RAW, headers=disposition)
 
 
 @router.put(
@@ -203,39 +234,90 @@ async def download_state(stream: Managed, call: ThisCall) -> Response:
     openapi_extra={"requestBody": {"required": True, **STATE}},
     response_model=schemas.DescriptionResponse,
 )
-async def upload_state(stream: Managed, request: Request, details: Details, call: ThisCall) -> dict[str, Any]:
+async def upload_state(stream: Managed, request: Request, caller: Sender, details: Details) -> dict[str, Any]:
     """Continue from a state file; it must have the same model, labels, prompts, method and settings."""
     content = await read_body(request)
     details["bytes"] = len(content)
-    adapter = await call.run(lambda: stream.read_state(content))
-    await call.wait(stream.enqueue(Stream.continue_from, adapter))
-    return await call.wait(stream.described())
+    await stream.continue_from(content, caller.name)
+    return stream.describe()
 
 
 @router.get("/{name}/caches", response_model=schemas.EntriesResponse)
 async def list_entries(
     stream: Managed,
-    call: ThisCall,
+    streams: AllStreams,
+    caller: Sender,
     thumbnails: Annotated[
         bool, Query(description="Include thumbnails as data URLs, if the stream keeps them.")
     ] = False,
 ) -> Response:
     """List every cache entry with its label, entropy, id and sender."""
-    entries = await call.wait(stream.enqueue_read(Stream.caches))
+    entries = await stream.caches()
 
     def answer() -> Response:
         for entry in entries:
             entry["thumbnail"] = data_url(entry["thumbnail"]) if thumbnails else None
         return JSONResponse({"entries": entries})
 
-    return await call.run(answer)
+    return await streams.pool.run(caller.name, answer)
 
 
 @router.get("/{name}/learnt", response_model=schemas.LearntResponse)
-async def describe_learnt(stream: Managed, call: ThisCall) -> Response:
+async def describe_learnt(stream: Managed, streams: AllStreams, caller: Sender) -> Response:
     """Describe what was learnt about each label, with caches or without them, and how much each client has taught."""
-    learnt = await call.wait(stream.enqueue_read(Stream.learnt))
-    return await call.run(lambda: JSONResponse(learnt))
+    learnt = await stream.learnt()
+    return await streams.pool.run(caller.name, lambda: JSONResponse(learnt))
+
+
+@router.get("/{name}/answers", response_model=schemas.LearntAnswersResponse)
+async def list_answers(
+    stream: Managed,
+    streams: AllStreams,
+    caller: Sender,
+    after: Annotated[int, Query(ge=-1, le=LARGEST_ID, description="Only images with a larger id.")] = -1,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="Largest number of answers.")] = 1000,
+) -> Response:
+    """List the answers to the images that led to the current state, as far back as they are kept."""
+    answers = await stream.answers(after, limit)
+    return await streams.pool.run(caller.name, lambda: JSONResponse({"answers": answers}))
+
+
+@router.post(
+    "/{name}/corrections",
+    openapi_extra=described(schemas.CorrectionRequest),
+    response_model=schemas.CorrectedResponse,
+)
+async def correct(
+    stream: Managed,
+    body: Annotated[schemas.CorrectionRequest, json_body(schemas.CorrectionRequest)],
+    details: Details,
+    caller: Sender,
+) -> dict[str, Any]:
+    """Correct the label of an image: one that was learnt, by its id, or one that is sent. The last one counts."""
+    details |= {"id": body.id, "label": body.label}
+    details["id"] = await stream.correct(body.label, body.id, body.image, caller.name)
+    return {"id": details["id"], "label": body.label}
+
+
+@router.get("/{name}/corrections", response_model=schemas.CorrectionsResponse)
+async def list_corrections(stream: Managed, streams: AllStreams, caller: Sender) -> Response:
+    """List the corrections."""
+    corrections = await stream.corrections()
+
+    def answer() -> Response:
+        listed = [{**each, "thumbnail": data_url(each["thumbnail"])} for each in corrections]
+        return JSONResponse({"corrections": listed})
+
+    return await streams.pool.run(caller.name, answer)
+
+
+@router.delete("/{name}/corrections/{correction}", status_code=204)
+async def undo_correction(
+    stream: Managed, correction: Annotated[int, Path(ge=0, le=LARGEST_ID)], details: Details
+) -> None:
+    """Undo a correction: its image does not count for any label any more."""
+    details["id"] = correction
+    await stream.undo(correction)
 
 
 def data_url(picture: bytes | None) -> str | None:

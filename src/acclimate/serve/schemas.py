@@ -217,6 +217,7 @@ class DescriptionResponse(StreamSetup):
     samples_seen: SamplesSeen
     frozen: Frozen
     advice: str = Field(description="What to know of the images, as far as the method can tell; empty if nothing.")
+    corrections: int = Field(description="Number of corrections.")
     entries: dict[str, int] = Field(description="Entries per cache.", examples=[{"positive": 9, "negative": 4}])
     capacity: dict[str, int] = Field(description="Entries per label that each cache can hold.")
     snapshots: int = Field(description="Number of snapshots to roll back to.")
@@ -257,6 +258,24 @@ class EntriesResponse(BaseModel):
     """All cache entries."""
 
     entries: list[EntryResponse]
+
+
+class LearntAnswerResponse(BaseModel):
+    """The answer to an image that was learnt."""
+
+    id: int
+    time: float = Field(description="When it was answered, in seconds since 1970.")
+    client: str = Field(description="Who sent the image: the name of a token, or a network.")
+    label: Label
+    score: float
+    zero_shot: AnswerResponse = Field(description="The prediction of the model without adaptation.")
+    changed: bool = Field(description="Whether adaptation changed the predicted label.")
+
+
+class LearntAnswersResponse(BaseModel):
+    """The answers to images that led to the current state, by id."""
+
+    answers: list[LearntAnswerResponse]
 
 
 class CorrectedResponse(BaseModel):

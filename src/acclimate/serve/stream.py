@@ -1,99 +1,127 @@
 """A stream: images from one source, classified in order by an adapter of its own that survives restarts."""
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future
-from functools import wraps
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from threading import Semaphore
-from time import monotonic, perf_counter
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from time import monotonic, perf_counter, time
+from typing import Any, TypeVar
 
-from acclimate.errors import InputError, StateError, nearest, reason
+import numpy as np
+
+from acclimate.arrays import HostArray
+from acclimate.errors import InputError, StateError, nearest
 from acclimate.evidence import Head
-from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
+from acclimate.methods import duplicate, state_from_bytes, state_to_bytes
+from acclimate.methods.cache import Cache
+from acclimate.methods.gates import Gate, NearDuplicates, Rejector
 from acclimate.methods.persist import MAX_ORIGINS
 from acclimate.methods.state import LARGEST_ID
-from acclimate.predict import Predictions, refuse_none
-from acclimate.serve.batcher import Encoded, WorkQueue
-from acclimate.serve.history import History
-from acclimate.serve.http_errors import BusyError, NotFoundError
-from acclimate.serve.interfaces import AnyBatcher
-from acclimate.serve.learning import Learning
-from acclimate.serve.problems import Problems
+from acclimate.predict import Predictions, choose_samples, none_scores, refuse_none
+from acclimate.serve.batcher import Batcher, Encoded
+from acclimate.serve.guard import Guard
+from acclimate.serve.http_errors import BusyError, NotFoundError, StorageError, UnusableError
+from acclimate.serve.logs import logger
+from acclimate.serve.memory import Event, Memory
 from acclimate.serve.prometheus import Metrics
-from acclimate.serve.setups import read_setup
-from acclimate.serve.summaries import StreamSummary, list_caches, list_corrections, list_learnt
+from acclimate.serve.queues import FairPool
+from acclimate.serve.schemas import StreamSetup
+from acclimate.serve.storage import SUFFIX, StreamFile, delete_file
 from acclimate.serve.texts import Texts
 
-RETRY_S = 5.0  # interval between two attempts to write a snapshot
-Options = ParamSpec("Options")
 Result = TypeVar("Result")
 
 
-def queued(
-    method: Callable[Concatenate["Stream", Options], Result],
-) -> Callable[Concatenate["Stream", Options], Result]:
-    """Decorator: run a method of a stream as part of its queue, and wait for the result; see `Stream.enqueue`."""
-
-    @wraps(method)
-    def run(stream: "Stream", /, *args: Options.args, **kwargs: Options.kwargs) -> Result:
-        return stream.enqueue(method, *args, **kwargs).result()
-
-    return run
-
-
-def queued_read(method: Callable[["Stream"], Result]) -> Callable[["Stream"], Result]:
-    """Decorator: run a method that only reads between the stream's other work, and wait; see `Stream.enqueue_read`."""
-
-    @wraps(method)
-    def run(stream: "Stream", /) -> Result:
-        return stream.enqueue_read(method).result()
-
-    return run
-
-
 class Stream:
-    """One stream; its methods may be called from any thread, and those without a future may block.
+    """One stream, for the event loop: its calls are done one after another, in their order, in the threads of a pool.
 
-    `classify` and everything that changes the stream join one queue when they are called. A change is on disk when its
-    method returns; if it cannot be written, a StorageError is raised and the stream stays as it was.
+    A change is on the disk when its call returns; if it cannot be written, a StorageError is raised and the stream
+    stays as it was. A call that is cancelled while it waits never happens; a change that has begun ends.
 
-    The folder has the files that `create_files` wrote; StateError if they cannot be used. Work is done in the pool.
+    The state is loaded from the file by the first call, and may be unloaded between two calls.
+
+    Attributes:
+        name: its name.
+        client: the client that made it; "" for none.
+        setup: the settings that it was created with.
+        broken: the reason why its file cannot be used; None if it can.
+        degraded: the reason why what is learnt cannot be written at the moment; None if it can.
+        loaded_bytes: the size of its state in memory; 0 if it is not loaded.
+        file_bytes: the size of its file.
+        unsaved: samples learnt and other changes since the last snapshot.
+        used: when it was last used, on the clock `monotonic`.
     """
 
-    def __init__(
-        self, name: str, folder: Path, batcher: AnyBatcher, texts: Texts, pool: Executor, metrics: Metrics
-    ) -> None:
-        self.name = name
+    def __init__(self, path: Path, batcher: Batcher, texts: Texts, pool: FairPool, metrics: Metrics) -> None:
+        self.name = path.name.removesuffix(SUFFIX)
         self.limits = batcher.limits
+        self._path = path
         self._batcher = batcher
         self._texts = texts
+        self._pool = pool
         self._metrics = metrics
-        self.setup, model, self.client = read_setup(folder)
-        self.history = History(folder, self.limits.history, text=batcher.encoder)
-        dim = self.history.adapter.head.dim
-        if model != batcher.encoder.fingerprint or dim != batcher.encoder.dim:
-            raise StateError("it was made with another model; start the service with that model, or delete the stream.")
-        self._problems = Problems(name)
-        self.learning = Learning(self.setup, self.history, texts, self._problems)
-        self._summary = StreamSummary(name, self.setup, self.history, self.learning, self._problems)
-        self._retry_at = 0.0
-        self._received = self.history.next_id  # position of the next image
-        self._closed = False
-        self._calls = Semaphore(self.limits.calls)
-        self.queue = WorkQueue(pool, self._summary.update)
+        self.broken: str | None = None
+        self.degraded: str | None = None
+        self.loaded_bytes = self.file_bytes = self.unsaved = 0
+        self.used = 0.0
+        self._turn = asyncio.Lock()
+        self._calls = self._managing = 0  # calls that wait or work; those among them that are not `classify`
+        self._answered = self._changed = 0
+        self._gone = False
+        self._written = False  # True if there are changes since the last checkpoint
+        self._taken = monotonic()  # when the last snapshot was taken
+        self._received = 0  # position of the next image
+        self._memory: Memory | None = None
+        self._guard: Guard | None = None
+        self._duplicates: NearDuplicates | None = None
+        self._rejector: Rejector | None = None
+        self.client = ""
+        self.setup = StreamSetup()
+        self._summary: dict[str, Any] = {}
+        try:
+            self._read_about()
+        except (StateError, sqlite3.Error, OSError, ValueError, LookupError, TypeError) as error:
+            self.broken = str(error) if isinstance(error, StateError) else f"its file cannot be read: {error}"
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the classes, in order."""
-        return self.history.adapter.head.class_names
+        return tuple(self._summary["labels"])
 
     @property
-    def degraded(self) -> str | None:
-        """The reason why what is learnt cannot be written; None if it can. For any thread."""
-        return self._problems.text
+    def idle(self) -> bool:
+        """True if it is loaded and no call waits or works."""
+        return self._memory is not None and not self._calls
 
-    def classify(
+    def describe(self) -> dict[str, Any]:
+        """Return the stream as JSON values, as of the last call that was finished; only `broken` if it cannot be used.
+
+        `answered` and `changed` count images since the service started.
+        """
+        if self.broken:
+            return {"name": self.name, "broken": self.broken}
+        return {
+            **self.setup.model_dump(),
+            **self._summary,
+            "name": self.name,
+            "refusals": 0 if self._guard is None else self._guard.refusals,
+            "answered": self._answered,
+            "changed": self._changed,
+            "changed_share": self._changed / self._answered if self._answered else 0.0,
+            "degraded": self.degraded,
+            "broken": None,
+        }
+
+    async def load(self) -> None:
+        """Load the state, unless it is; UnusableError if the file cannot be used."""
+        if self._memory is None:
+            await self._call(lambda: None)
+
+    async def classify(
         self,
         images: Sequence[bytes | str],
         *,
@@ -102,249 +130,407 @@ class Stream:
         top_k: int = 5,
         unsure: float | None = None,
         client: str = "",
-    ) -> "Future[Predictions]":
+    ) -> Predictions:
         """Classify image files (or these as base64) in order, after everything requested from this stream before.
 
         The images are learnt if `adapt`, unless the stream is frozen, its guard refuses the client, they belong to no
         label, or they are nearly the same as images before. Answers with a score below `unsure`, or else that of the
-        setup, are marked. The future has a prediction per image once what was learnt is written to the journal. If an
-        image cannot be read, it raises ImageError with its name, if `names` has one, and nothing of the request is
-        learnt. If `cancel` returns True, nothing of the request was or will be learnt.
+        setup, are marked. If an image cannot be read, ImageError is raised with its name, if `names` has one, and
+        nothing of the request is learnt.
         """
         self.limits.check_images(len(images), self.setup.views)
         if top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}.")
-        negatives = self._texts.negatives() if self.learning.needs_negatives else None
+        negatives = await self._texts.negatives() if self.setup.reject else None
+        await self.load()
         encoded = self._encode(images, names, client)
-        if negatives is not None:
-            self.queue.put(lambda _: None, negatives)  # waits for them without occupying a thread
         self._received += len(images)
         threshold = self.setup.unsure if unsure is None else unsure
-        return self.queue.put(lambda found: self._classify(found, adapt, top_k, threshold or 0.0, client), encoded)
+        options = {"learn": adapt, "top_k": top_k, "unsure": threshold or 0.0, "client": client, "negatives": negatives}
+        return await self._call(partial(self._classify, **options), client, encoded)
 
-    def correct(
+    async def correct(
         self, label: str, sample_id: int | None = None, image: bytes | str | None = None, client: str = ""
-    ) -> "Future[int]":
-        """Correct the label of an image: one that was learnt, by its id, or one that is given.
+    ) -> int:
+        """Correct the label of an image: one that was learnt, by its id, or one that is given; returns an id.
 
-        It joins the queue; the future has the correction's id once the correction is on disk. It raises
-        NotFoundError if no image with this id is known (any more), and InputError if there is no such label, or there
-        are too many corrections. BusyError is raised if too many calls are waiting.
+        NotFoundError is raised if no image with this id is known (any more), and InputError if there is no such label,
+        or there are too many corrections.
         """
-        encode = None if image is None else lambda: self._encode([image], client=client)
-        return self._call(lambda found: self._correct(label, sample_id, found), encode)
+        await self.load()
+        encoded = None if image is None else self._encode([image], client=client)
+        return await self._manage(partial(self._correct, label, sample_id, client), client, encoded)
 
-    @queued
-    def undo(self, correction: int) -> None:
+    async def undo(self, correction: int, client: str = "") -> None:
         """Undo a correction; NotFoundError if there is none with this id."""
-        if correction not in self.history.corrected:
-            raise NotFoundError(f"there is no correction {correction}; see the list of corrections.")
-        self.history.undo(correction)
 
-    @queued_read
-    def corrections(self) -> list[dict[str, Any]]:
-        """Return every correction: id, label, and thumbnail (JPEG bytes, or None)."""
-        return list_corrections(self.history)
+        def work() -> None:
+            if correction not in {each.id for each in self._state.adapter.corrections}:
+                raise NotFoundError(f"there is no correction {correction}; see the list of corrections.")
+            self._change(Event("undo", time(), client, {"id": correction}))
 
-    def describe(self) -> dict[str, Any]:
-        """Return the stream as JSON values.
+        await self._manage(work)
 
-        This does not wait for the stream: it is as of the last piece of work that was finished. `degraded` is why the
-        disk cannot be written to, and `broken` which files were damaged when they were read; both are None normally.
-        `answered` and `changed` count images since the service started.
-        """
-        return dict(self._summary.fields)
-
-    def described(self) -> "Future[dict[str, Any]]":
-        """Describe the stream without blocking: the future is done at once."""
-        described: Future[dict[str, Any]] = Future()
-        described.set_result(self.describe())
-        return described
-
-    @queued_read
-    def caches(self) -> list[dict[str, Any]]:
-        """Return every cache entry: cache, label, entropy, id, client, and thumbnail (JPEG bytes, or None)."""
-        return list_caches(self.history)
-
-    @queued_read
-    def learnt(self) -> dict[str, Any]:
-        """Return what was learnt about each label, as named columns, and how much each client has taught."""
-        return list_learnt(self.history)
-
-    @queued_read
-    def snapshots(self) -> list[dict[str, Any]]:
-        """Return the snapshots that `rollback` accepts, oldest first: id, time, reason, samples_seen."""
-        return self.history.files.listed()
-
-    @queued_read
-    def state_bytes(self) -> bytes:
-        """Return what was learnt, as the content of a state file; without clients and thumbnails."""
-        return state_to_bytes(self.history.adapter)
-
-    @queued
-    def set_frozen(self, frozen: bool) -> None:
+    async def set_frozen(self, frozen: bool, client: str = "") -> None:
         """Stop learning and answer from what was learnt so far, or resume learning."""
-        self.history.set_frozen(frozen)
 
-    @queued
-    def snapshot(self) -> int:
-        """Write a snapshot of the current state; returns its id."""
-        return self.history.snapshot("requested")
+        def work() -> None:
+            if self._state.adapter.frozen != frozen:
+                self._change(Event("frozen", time(), client, {"frozen": frozen}))
 
-    @queued
-    def rollback(self, snapshot_id: int | None = None) -> int:
+        await self._manage(work)
+
+    async def corrections(self) -> list[dict[str, Any]]:
+        """Return every correction: id, label, and thumbnail (JPEG bytes, or None)."""
+
+        def work() -> list[dict[str, Any]]:
+            memory = self._state
+            return [
+                {"id": each.id, "label": each.label, "thumbnail": memory.thumbnails.get(each.id)}
+                for each in memory.adapter.corrections
+            ]
+
+        return await self._manage(work)
+
+    async def caches(self) -> list[dict[str, Any]]:
+        """Return every cache entry: cache, label, entropy, id, client, and thumbnail (JPEG bytes, or None)."""
+
+        def work() -> list[dict[str, Any]]:
+            memory = self._state
+            names = memory.adapter.head.class_names
+            return [
+                {
+                    "cache": cache,
+                    "label": names[entry.class_index],
+                    "entropy": entry.entropy,
+                    "id": entry.id,
+                    "client": memory.clients.get(entry.id, ""),
+                    "thumbnail": memory.thumbnails.get(entry.id),
+                }
+                for cache, entries in memory.adapter.entries().items()
+                for entry in entries
+            ]
+
+        return await self._manage(work)
+
+    async def learnt(self) -> dict[str, Any]:
+        """Return what was learnt about each label, as named columns, and how much each client has taught."""
+
+        def work() -> dict[str, Any]:
+            adapter = self._state.adapter
+            columns = {name: values.tolist() for name, values in adapter.learnt().items()}
+            return {"labels": list(adapter.head.class_names), "columns": columns, "clients": self._state.shares()}
+
+        return await self._manage(work)
+
+    async def answers(self, after: int = -1, limit: int = 1000) -> list[dict[str, Any]]:
+        """Return the answers to samples that led to the current state, as far back as they are kept.
+
+        They have an id above `after`, and id, time, client, label, score, zero_shot and changed.
+        """
+        return await self._manage(lambda: self._file.answers(after, limit))
+
+    async def snapshots(self) -> list[dict[str, Any]]:
+        """Return the snapshots that `rollback` accepts, oldest first: id, time, reason, samples_seen."""
+        return await self._manage(lambda: self._file.snapshots())
+
+    async def state_bytes(self) -> bytes:
+        """Return what was learnt, as the content of a state file; without clients and thumbnails."""
+        return await self._manage(lambda: state_to_bytes(self._state.adapter))
+
+    async def snapshot(self) -> int:
+        """Write a snapshot of the current state; returns its id, or that of the last one if it has this state."""
+        return await self._manage(lambda: self._snapshot("requested") if self.unsaved else self._file.snapshot().id)
+
+    async def rollback(self, snapshot_id: int | None = None) -> int:
         """Go back to a snapshot, including its labels; a frozen stream stays frozen. Returns the snapshot's id.
 
         By default it is the last snapshot, or if nothing was learnt since then, the one before; repeated calls go
         further and further back. NotFoundError if there is no such snapshot, InputError if there is no older one.
         """
-        number, adapter, notes = self.history.load(snapshot_id)
-        adapter.frozen = self.history.adapter.frozen
-        self._replace(adapter, notes, "rollback", of=number)
+        return await self._manage(lambda: self._roll_back(snapshot_id))
+
+    async def reset(self) -> None:
+        """Forget everything learnt; the snapshots remain. A stream that was created from a fitted file cannot."""
+
+        def work() -> None:
+            if self._state.adapter.kind == "few-shot":
+                raise InputError("this stream answers as it was fitted and learns nothing; there is nothing to reset.")
+            adapter = duplicate(self._state.adapter)
+            adapter.reset()
+            self._replace(Memory(adapter), "reset", branches=True)
+
+        await self._manage(work)
+
+    async def change_labels(self, add: Sequence[str] = (), remove: Sequence[str] = (), client: str = "") -> None:
+        """Remove labels with what was learnt about them, then add labels; either all of it happens or nothing."""
+        await self.load()
+        head = None
+        kept = [label for label in self.labels if label not in set(remove)]
+        if new := await self._pool.run(client, lambda: self._check_labels(kept, add)):
+            head = await self._texts.head(new, self.setup.templates, client)
+        await self._manage(lambda: self._put_labels(add, remove, head), client)
+
+    async def continue_from(self, content: bytes, client: str = "") -> None:
+        """Continue from the content of a state file; StateError if it does not belong to such a stream."""
+
+        def work() -> None:
+            adapter = state_from_bytes(content, like=self._state.adapter)
+            if adapter.next_id > LARGEST_ID // 2 or len(adapter.seen.keys() | {self.name}) > MAX_ORIGINS:
+                raise StateError("the state leaves no room for more samples, ids or origins; use another.")
+            if len(adapter.corrections) > self.limits.corrections:
+                raise StateError(f"the state has more than {self.limits.corrections} corrections; use another.")
+            adapter.origin = self.name
+            adapter.frozen = self._state.adapter.frozen
+            self._replace(Memory(adapter), "uploaded", branches=True)
+
+        await self._manage(work, client)
+
+    async def tick(self) -> None:
+        """Do periodic work: move changes into the database, take a snapshot if one is due, try the disk again."""
+        due = self.unsaved and monotonic() - self._taken > self.limits.snapshot_s
+        if self._memory is not None and (due or self._written or self.degraded):
+            with suppress(StorageError, NotFoundError):
+                await self._call(self._tick)
+
+    async def unload(self) -> None:
+        """Free the memory of the state until the next call."""
+        await self._call(self._close, loads=False)
+
+    async def close(self) -> None:
+        """Write a snapshot of what was learnt, and accept no more calls."""
+
+        def work() -> None:
+            self._gone = True
+            with suppress(StorageError):
+                if self.unsaved and self._memory is not None:
+                    self._snapshot("shutdown")
+            self._close()
+
+        if not self._gone:
+            await self._call(work, loads=False)
+
+    async def delete(self, deleted: Callable[[], Any] = lambda: None) -> None:
+        """Delete the stream and its file, then call `deleted`; after a StorageError the stream goes on as before."""
+
+        def work() -> None:
+            self._close()
+            delete_file(self._path)
+            self._gone = True
+            deleted()
+
+        await self._call(work, loads=False)
+
+    async def _manage(self, work: Callable[..., Result], client: str = "", encoded: Any = None) -> Result:
+        """Do what `_call` does; BusyError if too many calls of this kind are waiting."""
+        if self._managing >= self.limits.calls:
+            raise BusyError(f"{self.limits.calls} calls are waiting for this stream; try again in a moment.")
+        self._managing += 1
+        try:
+            return await self._call(work, client, encoded)
+        finally:
+            self._managing -= 1
+
+    async def _call(
+        self, work: Callable[..., Result], client: str = "", encoded: Any = None, *, loads: bool = True
+    ) -> Result:
+        """Run work in the pool when it is its turn, with the images that it needs; work that has begun ends its turn."""
+        self._calls += 1
+        loop = asyncio.get_running_loop()
+        try:
+            await self._turn.acquire()
+            try:
+                arguments = () if encoded is None else (await asyncio.wrap_future(encoded),)
+                job = self._pool.submit(client, lambda: self._do(work, arguments, loads))
+            except BaseException:
+                self._turn.release()
+                raise
+            job.add_done_callback(lambda _: loop.call_soon_threadsafe(self._turn.release))
+            return await asyncio.wrap_future(job)
+        finally:
+            self._calls -= 1
+            if encoded is not None:
+                encoded.cancel()
+
+    def _do(self, work: Callable[..., Result], arguments: Sequence[Any], loads: bool) -> Result:
+        """Do the work of a call, in a thread of the pool."""
+        if self._gone:
+            raise NotFoundError(f"the stream {self.name!r} does not exist any more.")
+        try:
+            if loads and self._memory is None:
+                self._load()
+            return work(*arguments)
+        except sqlite3.Error as error:
+            raise StorageError(f"the stream's file cannot be read: {error}; try again.") from error
+        finally:
+            self.used = monotonic()
+            if self._memory is not None:
+                self._summary = self._memory.summary() | {"snapshots": self._file.snapshot_count}
+                self.loaded_bytes = self._file.state_bytes
+
+    @property
+    def _state(self) -> Memory:
+        assert self._memory is not None
+        return self._memory
+
+    def _read_about(self) -> None:
+        """Read what can be known of the stream without its state."""
+        file = StreamFile(self._path)
+        try:
+            about = file.about("stream")
+            if about["model"] != self._batcher.encoder.fingerprint:
+                raise StateError(
+                    "it was made with another model; start the service with that model, or delete the stream."
+                )
+            self.client = about["client"]
+            self.setup = StreamSetup(**about["setup"])
+            self._summary, self.unsaved = file.summary()
+        finally:
+            file.close()
+        self.file_bytes = self._path.stat().st_size
+
+    def _load(self) -> None:
+        """Open the file and read the state; a file that cannot be used is not tried again."""
+        try:
+            if self.broken is None:
+                self._file = StreamFile(self._path)
+                self._read_state()
+        except StateError as error:
+            self.broken = str(error)
+        if self.broken is not None:
+            raise UnusableError(f"the stream {self.name!r} cannot be used: {self.broken}")
+        self._received = max(self._received, self._state.next_id)
+        adapter = self._state.adapter
+        parts = [part for part in adapter.parts.values() if part is not adapter.corrections]
+        rules = self.setup.guard if parts else None  # a method without state cannot be poisoned
+        if rules is not None and self._guard is None:
+            self._guard = Guard(rules, entries_only=all(isinstance(part, Cache) for part in parts))
+            now = time()
+            for client, samples, when in self._file.taught_since(now - rules.window_s):
+                self._guard.learnt(client, samples, max(0.0, now - when))
+
+    def _read_state(self) -> None:
+        """Read the state from the file; what is in memory may differ from it after an error."""
+        self._memory = None
+        self._duplicates = self._rejector = None
+        try:
+            self._memory, self.unsaved = self._file.load(self._batcher.encoder)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _close(self) -> None:
+        if self._memory is not None:
+            self._memory = None
+            self.loaded_bytes = 0
+            self._file.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Change memory and file together; after an error both are as they were."""
+        try:
+            with self._file.transaction():
+                yield
+        except BaseException as error:
+            if isinstance(error, StorageError):
+                self._report(str(error))
+            self._read_state()
+            raise
+        self._report(None)
+        self._written = True
+
+    def _report(self, problem: str | None) -> None:
+        """Note that what is learnt cannot be written, or that it can; the log says when it begins and ends."""
+        if problem and not self.degraded:
+            fields = {"stream": self.name, "reason": problem}
+            logger.warning("what is learnt cannot be written", extra={"fields": fields})
+        elif self.degraded and not problem:
+            logger.info("what is learnt can be written again", extra={"fields": {"stream": self.name}})
+        self.degraded = problem
+
+    def _change(self, event: Event) -> Any:
+        """Carry out an event that is not of samples; returns what `Memory.apply` does."""
+        with self._writing():
+            result = self._state.apply(event)
+            self._file.add(event)
+            self._file.set_about("summary", self._state.summary())
+        self.unsaved += event.kind != "frozen"
+        return result
+
+    def _add_snapshot(self, reason: str, **options: Any) -> int:
+        number = self._file.add_snapshot(self._state, reason, **options)
+        self._file.trim(self.limits.history, self.limits.snapshot_bytes, self.limits.history_bytes)
         return number
 
-    @queued
-    def reset(self) -> None:
-        """Forget everything learnt; the snapshots remain. A stream that was created from a fitted file cannot."""
-        if self.history.adapter.kind == "few-shot":
-            raise InputError("this stream answers as it was fitted and learns nothing; there is nothing to reset.")
-        adapter = duplicate(self.history.adapter)
-        adapter.reset()
-        self._replace(adapter, {}, "reset")
+    def _snapshot(self, reason: str) -> int:
+        with self._writing():
+            number = self._add_snapshot(reason)
+        self.unsaved = 0
+        self._taken = monotonic()
+        return number
 
-    def head_of(self, add: Sequence[str], remove: Sequence[str], client: str = "") -> "Future[Head | None]":
-        """Encode labels that are to be added, None if there are none; what the stream is doing need not wait for it."""
-        kept = [label for label in self.labels if label not in set(remove)]
+    def _replace(self, memory: Memory, reason: str, **options: Any) -> None:
+        """Continue with another state; the current one is kept as a snapshot."""
+        with self._writing():
+            if self.unsaved:
+                self._add_snapshot(f"before {reason}")
+            self._memory = memory
+            self._add_snapshot(reason, **options)
+        self.unsaved = 0
+        self._taken = monotonic()
+        self._received = memory.next_id
+        self._duplicates = self._rejector = None
+
+    def _roll_back(self, number: int | None) -> int:
+        if number is None:
+            number = self._file.snapshot().id if self.unsaved else self._file.snapshot_before()
+        snapshot = self._file.snapshot(number)
+        memory = Memory(snapshot.adapter(self._batcher.encoder), json.loads(snapshot.notes))
+        memory.adapter.frozen = self._state.adapter.frozen
+        self._replace(memory, "rollback", branches=True, copy_of=snapshot)
+        return number
+
+    def _check_labels(self, kept: Sequence[str], add: Sequence[str]) -> tuple[str, ...]:
+        """Return the labels to add, cleaned; InputError if they cannot be added to those that are kept."""
         new = self.limits.check_labels([*kept, *add], self.setup.templates)[len(kept) :]
-        head: Future[Head | None] = Future()
-        if not new:
-            head.set_result(None)
-            return head
-        if self.setup.reject:
+        if self.setup.reject and new:
             refuse_none(new)
-        return cast("Future[Head | None]", self._texts.head(new, self.setup.templates, client))
+        return new
 
-    @queued
-    def put_labels(self, add: Sequence[str], remove: Sequence[str], head: Head | None) -> None:
-        """Remove labels with what was learnt about them, then add labels; either all of it happens or nothing.
-
-        The head is what `head_of` gave; the labels may have changed since.
-        """
-        adapter = duplicate(self.history.adapter)
+    def _put_labels(self, add: Sequence[str], remove: Sequence[str], head: Head | None) -> None:
+        adapter = duplicate(self._state.adapter)
         if remove:
             adapter.remove_classes(remove)
-        kept = adapter.head.class_names
-        new = self.limits.check_labels([*kept, *add], self.setup.templates)[len(kept) :]
+        new = self._check_labels(adapter.head.class_names, add)  # they may have changed since they were encoded
         if head is not None:
             adapter.add_classes(head.class_vectors, new)
-        self._replace(adapter, self.history.notes(), "labels")
+        self._replace(Memory(adapter, self._state.notes()), "labels")
 
-    def read_state(self, content: bytes) -> Adapter:
-        """Return the adapter in a state file that this stream can continue from; StateError if there is none."""
-        adapter = state_from_bytes(content, like=self.history.adapter)
-        if adapter.next_id > LARGEST_ID // 2 or len(adapter.seen.keys() | {self.name}) > MAX_ORIGINS:
-            raise StateError("the state leaves no room for more samples, ids or origins; use another.")
-        if len(adapter.corrections) > self.limits.corrections:
-            raise StateError(f"the state has more than {self.limits.corrections} corrections; use another.")
-        return adapter
+    def _tick(self) -> None:
+        if self.degraded:
+            self._file.probe(self._file.state_bytes)
+            self._report(None)
+        if self.unsaved and monotonic() - self._taken > self.limits.snapshot_s:
+            self._snapshot("time")
+        self.file_bytes = self._file.checkpoint()
+        self._written = False
 
-    @queued
-    def continue_from(self, adapter: Adapter) -> None:
-        """Continue with what `read_state` gave, unless the labels have changed since."""
-        if differences := adapter.head.differences(self.history.adapter.head):
-            raise StateError(f"the stream has changed in the meantime: {'; '.join(differences)}. Upload it again.")
-        adapter.origin = self.name
-        adapter.frozen = self.history.adapter.frozen
-        self._replace(adapter, {}, "uploaded")
-
-    def enqueue(
-        self, method: Callable[Concatenate["Stream", Options], Result], *args: Options.args, **kwargs: Options.kwargs
-    ) -> "Future[Result]":
-        """Queue a call of a method that is `queued`, without waiting for it.
-
-        If `cancel` of the future returns True, the call will never happen. BusyError if too many are waiting.
-        """
-        change = getattr(method, "__wrapped__", method)
-
-        def work(_: None) -> Result:
-            self.check_open()
-            result: Result = change(self, *args, **kwargs)
-            return result
-
-        return self._call(work)
-
-    def enqueue_read(self, method: Callable[["Stream"], Result]) -> "Future[Result]":
-        """Queue a call of a method that is a `queued_read`, like `enqueue`; it does not wait for all of the queue."""
-        read = getattr(method, "__wrapped__", method)
-        return self._call(lambda _: read(self), reads=True)
-
-    def tick(self) -> None:
-        """Call this regularly: it syncs the journal to the disk, and takes a snapshot if one is due."""
-        if self.history.snapshot_due(self.limits.snapshot_s):
-            self.queue.put(lambda _: None if self._closed else self._try_snapshot("time"))
-
-    def close(self) -> "Future[None]":
-        """Finish what is queued, and write a snapshot of what was learnt, unless it was closed or deleted before."""
-
-        def work(_: None) -> None:
-            if self._closed:
-                return
-            self._closed = True
-            self._retry_at = 0.0
-            if self.history.samples:
-                self._try_snapshot("shutdown")
-            try:
-                self.history.sync()
-            except OSError as error:
-                self._problems.report("journal", f"the last samples may not be on the disk: {reason(error)}.")
-
-        return self.queue.put(work)
-
-    @queued
-    def end(self, remove: Callable[[], None]) -> None:
-        """Finish what is queued, then `remove` the stream's files; if that fails, the stream goes on as before."""
-        remove()
-        self._closed = True
-
-    def check_open(self) -> None:
-        """Raise NotFoundError if the stream was deleted."""
-        if self._closed:
-            raise NotFoundError(f"the stream {self.name!r} does not exist any more.")
-
-    def _call(
-        self,
-        work: Callable[[Any], Result],
-        needs: "Callable[[], Future[Any]] | None" = None,
-        reads: bool = False,
-    ) -> "Future[Result]":
-        """Queue work and what it needs, which is only asked for if not too many calls are waiting."""
-        if not self._calls.acquire(blocking=False):
-            raise BusyError(f"{self.limits.calls} calls are waiting for this stream; try again in a moment.")
-        try:
-            future = self.queue.put(work, needs and needs(), reads=reads)
-        except BaseException:
-            self._calls.release()
-            raise
-        future.add_done_callback(lambda _: self._calls.release())
-        return future
-
-    def _replace(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, **about: Any) -> None:
-        """Continue with another adapter."""
-        self.history.replace(adapter, notes, reason, **about)
-        self._received = self.history.next_id
-        self.learning.forget()
-
-    def _encode(self, images: Sequence[bytes | str], names: Sequence[str] = (), client: str = "") -> "Future[Encoded]":
-        self.check_open()
+    def _encode(
+        self, images: Sequence[bytes | str], names: Sequence[str] = (), client: str = ""
+    ) -> Future[Encoded]:
         setup = self.setup
-        kind = self.setup.views_kind or "augmix"
-        start = self._received
-        options = {"thumbnails": setup.thumbnails, "views": setup.views, "kind": kind, "start": start}
-        return self._batcher.submit(images, names=names, client=client, **options)
+        return self._batcher.submit(
+            images,
+            names=names,
+            thumbnails=setup.thumbnails,
+            views=setup.views,
+            kind=setup.views_kind or "augmix",
+            start=self._received,
+            client=client,
+        )
 
-    def _correct(self, label: str, sample_id: int | None, encoded: Encoded | None) -> int:
-        self.check_open()
-        history = self.history
+    def _correct(self, label: str, sample_id: int | None, client: str, encoded: Encoded | None = None) -> int:
+        adapter = self._state.adapter
         if label not in self.labels:
             raise InputError(f"the stream has no label {label[:80]!r}; {nearest(label, self.labels)}")
         if encoded is not None:
@@ -352,42 +538,100 @@ class Stream:
             picture = b"".join(encoded.thumbnails)
         else:
             assert sample_id is not None
-            features, picture = history.files.find(sample_id)
-        known = (
-            sample_id in history.corrected
-            or history.adapter.corrections.knows(history.adapter.head.observe(features))[0]
-        )
-        if not known and len(history.corrected) >= self.limits.corrections:
+            features, picture = self._file.find(sample_id)
+        known = sample_id in {each.id for each in adapter.corrections}
+        known = known or adapter.corrections.knows(adapter.head.observe(features))[0]
+        if not known and len(adapter.corrections) >= self.limits.corrections:
             raise InputError(f"the maximum of {self.limits.corrections} corrections is reached; undo one first.")
-        return history.correct(label, sample_id, features, picture)
+        record = {"id": sample_id, "label": label, "shape": features.shape, "thumbnails": [len(picture)]}
+        return int(self._change(Event("correction", time(), client, record, features.tobytes() + picture)))
 
-    def _classify(self, encoded: Encoded, learn: bool, top_k: int, unsure: float, client: str) -> Predictions:
-        self.check_open()
+    def _classify(
+        self,
+        encoded: Encoded,
+        *,
+        learn: bool,
+        top_k: int,
+        unsure: float,
+        client: str,
+        negatives: HostArray | None,
+    ) -> Predictions:
         began = perf_counter()
-        adapter = self.history.adapter
-        features = encoded.features
-        seen = adapter.head.observe(features)
-        if learn and adapter.counts_samples:
-            found, step = self.learning.learn(seen, features, client, encoded.thumbnails, top_k, unsure)
-        else:
-            found, step = self.learning.answer(seen, top_k, unsure)
+        adapter = self._state.adapter
+        evidence = adapter.head.observe(encoded.features)
+        gates = self._gates(negatives)
+        none = none_scores(adapter, evidence, gates)
+        count = len(evidence)
+        allowed, why = self._allowed(client, count) if learn and adapter.counts_samples else (0, None)
+        learnt, refused = choose_samples(adapter, evidence, np.arange(count) < allowed, gates)
+        refused[allowed:] = [why] * (count - allowed)
+        predict = partial(Predictions.of, adapter.head, evidence, top_k=top_k, unsure=unsure, none=none)
+        found = None
+        if learnt.any():
+            event = self._samples(encoded, learnt, client)
+            try:
+                with self._writing():
+                    step = self._state.apply(event, evidence)
+                    found = predict(step, ids=np.where(learnt, event.ids, -1), refused=refused)
+                    self._file.add(event._replace(answers=_answers(found)))
+                self._count(event)
+            except StorageError as error:
+                found = None
+                refused = [str(error)] * count
+        if found is None:
+            step = self._state.adapter.adapt(evidence, learn=False)
+            found = predict(step, refused=refused)
         replaced = sum(len(change.dropped) for change in step.changes.values())
-        self._summary.count(found)
+        self._answered += count
+        self._changed += sum(prediction.changed for prediction in found)
         self._metrics.answered(found, len(adapter.head))
         self._metrics.adapted(found, replaced, perf_counter() - began)
-        if self.history.samples * self.setup.views >= self.limits.snapshot_samples:
-            self._try_snapshot("samples")
         return found
 
-    def _try_snapshot(self, reason: str) -> None:
-        """Take a snapshot; a failure is reported in `describe`, and does not stop the stream."""
-        if monotonic() < self._retry_at:
-            return
-        try:
-            self.history.snapshot(reason)
-        except StateError as error:  # it cannot be written, or could not be read again
-            self._problems.report("snapshot", str(error))
-            self._retry_at = monotonic() + RETRY_S
-        else:
-            self._problems.report("snapshot", None)
-            self._problems.report("journal", None)  # there is a new one
+    def _allowed(self, client: str, samples: int) -> tuple[int, str | None]:
+        """Return how many of so many samples may be learnt from a client now, and the reason if not all."""
+        if self.degraded is not None:
+            return 0, self.degraded
+        if self._guard is None:
+            return samples, None
+        return self._guard.allowed(client, samples, len(self._state.adapter.head))
+
+    def _samples(self, encoded: Encoded, learnt: HostArray, client: str) -> Event:
+        """Return the event of samples, of which some (n,) are learnt from."""
+        features = encoded.features
+        record: dict[str, Any] = {"shape": features.shape, "learnt": learnt.tolist()}
+        if encoded.thumbnails:
+            record["thumbnails"] = [len(each) for each in encoded.thumbnails]
+        if self._guard is not None and self._guard.rules.fair and self._state.shared(client):
+            record["age"] = self._guard.rules.age
+        body = features.tobytes() + b"".join(encoded.thumbnails)
+        return Event("samples", time(), client, record, body, self._state.next_id, int(learnt.sum()))
+
+    def _count(self, event: Event) -> None:
+        """Count samples that were learnt, and take a snapshot if they are many."""
+        self.unsaved += event.samples
+        if self._guard is not None:
+            self._guard.learnt(event.client, event.samples)
+        if self.unsaved * self.setup.views >= self.limits.snapshot_samples:
+            with suppress(StorageError):  # `degraded` says so
+                self._snapshot("samples")
+
+    def _gates(self, negatives: HostArray | None) -> list[Gate]:
+        """Return the gates that samples have to pass to be learnt from."""
+        gates: list[Gate] = []
+        if negatives is not None:
+            self._rejector = self._rejector or Rejector(self._state.adapter.head, negatives)
+            gates.append(self._rejector)
+        if self.setup.skip_duplicates:
+            if self._duplicates is None:  # the samples to remember are in the file
+                self._duplicates = NearDuplicates()
+                for batch in self._file.last_features(self._duplicates.remembered):
+                    self._duplicates(self._state.adapter.head.observe(batch), np.full(len(batch), True))
+            gates.append(self._duplicates)
+        return gates
+
+
+def _answers(found: Predictions) -> list[tuple[str, float, str, float]]:
+    """Return label and score, adapted and zero-shot, of the samples that were learnt from."""
+    learnt = [each for each in found if each.id is not None]
+    return [(each.label, each.score, each.zero_shot.label, each.zero_shot.score) for each in learnt]

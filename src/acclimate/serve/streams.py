@@ -1,50 +1,62 @@
-"""All streams of a service: created, found by name, listed, deleted, and loaded from disk at the start."""
+"""All streams of a service: created, found by name, listed, deleted; in memory only while they are used."""
 
-import os
-import shutil
+import asyncio
+import re
 from collections import Counter
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from math import inf
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Lock
+from time import monotonic
 from typing import Any
 
+import numpy as np
+from pydantic import ValidationError
+
 from acclimate.encoders import Encoder
-from acclimate.errors import StateError
+from acclimate.errors import AcclimateError, InputError
+from acclimate.evidence import Head
 from acclimate.files import remove_leftovers
+from acclimate.methods import Adapter, Step, create, duplicate, find_method, require
+from acclimate.predict import Prediction, Predictions, refuse_none
 from acclimate.prompts import LearnedPrompts
 from acclimate.serve.audit import AuditLog
 from acclimate.serve.batcher import Batcher
-from acclimate.serve.http_errors import ExistsError, NotFoundError, StorageError, UnusableError
+from acclimate.serve.http_errors import ExistsError, NotFoundError, TooManyError, validation_message
 from acclimate.serve.limits import Limits
+from acclimate.serve.logs import logger
+from acclimate.serve.memory import Memory
 from acclimate.serve.prometheus import Metrics
-from acclimate.serve.service import DELETED, NAME, NEW, Service, claim_folder, move_away, not_there, remove_for_good
+from acclimate.serve.queues import FairPool
+from acclimate.serve.schemas import NAME_PATTERN, NAME_RULE, StreamSetup
+from acclimate.serve.storage import SUFFIX, claim_folder, list_files, new_file, place_file
 from acclimate.serve.stream import Stream
 from acclimate.serve.texts import Texts
 
-STREAM_THREADS = 8  # streams that work at the same time
+NAME = re.compile(NAME_PATTERN)
+CALL_THREADS = 8  # calls that work at the same time; most of them wait for the disk
 
 
-class Streams(Service):
-    """The streams in a folder; methods may be called from any thread, and may block.
+class Streams:
+    """The streams in a folder, for the event loop; only one service at a time may use the folder.
 
     Args:
-        folder: the folder of the streams; created if it does not exist. Only one service at a time may use it.
+        folder: the folder of the service; created if it does not exist.
         encoder: the model that all streams share.
         limits: limits on everything.
         defaults: arguments of `create` for streams that are created by their first images; None to refuse those.
         prompts: learned prompts, which streams name as their templates.
 
     Attributes:
+        pool: threads for everything that blocks, which clients use in turns.
         audit: the log of administrative calls in the folder.
         unsaved: once it is closed, why the state of a stream could not be written, for each that has this problem.
 
     Raises:
         InputError: the folder cannot be used, or another service uses it.
     """
-
-    batcher: Batcher
 
     def __init__(
         self,
@@ -54,136 +66,210 @@ class Streams(Service):
         defaults: Mapping[str, Any] | None = None,
         prompts: LearnedPrompts | None = None,
     ) -> None:
-        limits = limits or Limits()
-        metrics = Metrics()
-        streams = Path(folder) / "streams"
-        self._lock_file = claim_folder(Path(folder), streams)
-        texts = Path(folder) / "texts"
-        remove_leftovers(texts)
-        batcher = Batcher(encoder, limits, metrics)
-        labels = Texts(encoder, limits, texts, prompts)
-        super().__init__(streams, batcher, labels, limits, metrics, AuditLog(Path(folder)), defaults)
-        self._pool = ThreadPoolExecutor(STREAM_THREADS, "acclimate-stream")
-        self._lock = Lock()
-        self._streams: dict[str, Stream] = {}
-        self._unusable: dict[str, str] = {}
+        folder = Path(folder)
+        self._folder = folder / "streams"
+        self._lock_file = claim_folder(folder)
+        try:
+            files = list_files(self._folder)
+        except BaseException:
+            self._lock_file.close()
+            raise
+        remove_leftovers(folder / "texts")
+        self.limits = limits or Limits()
+        self.defaults = defaults
+        self.metrics = Metrics()
+        self.audit = AuditLog(folder)
+        self.batcher = Batcher(encoder, self.limits, self.metrics)
+        self.texts = Texts(encoder, self.limits, folder / "texts", prompts)
+        self.pool = FairPool("acclimate-call", CALL_THREADS, self.limits.queue)
         self.unsaved: dict[str, str] = {}
-        for path in sorted(self._folder.iterdir()):
-            if NAME.fullmatch(path.name) and path.is_dir():
-                remove_leftovers(path)
-                try:
-                    self._streams[path.name] = self._open(path.name)
-                except StateError as error:
-                    self._unusable[path.name] = str(error)
-            elif path.name.startswith((NEW, DELETED)):  # half created or half deleted
-                shutil.rmtree(path, ignore_errors=True)
-        self.metrics.watch_degraded(lambda: len(self.degraded()))
-        self._closing = Event()
-        self._ticker = Thread(target=self._tick, name="acclimate-tick", daemon=True)
-        self._ticker.start()
+        self._closed = False
+        self._placing = Lock()
+        self._streams = {stream.name: stream for stream in map(self._open, files) if NAME.fullmatch(stream.name)}
+        self.metrics.watch_degraded(lambda: len(self._degraded()))
 
-    def _place(self, unfinished: Path, name: str, client: str) -> Stream:
-        with self._lock:
-            self.check_room(name, client)
-            os.replace(unfinished, self._folder / name)
-            try:
-                stream = self._streams[name] = self._open(name)
-            except (OSError, StateError, MemoryError) as error:
-                os.replace(self._folder / name, unfinished)  # the name is free again
-                why = str(error) or "not enough memory"
-                raise StorageError(f"the stream {name!r} could not be opened: {why}") from error
+    async def create(
+        self, name: str, labels: Sequence[str], *, client: str = "", fitted: Adapter | None = None, **options: Any
+    ) -> Stream:
+        """Create a stream with the fields of `StreamSetup` as options; it is on disk when this returns.
+
+        A few-shot method needs an adapter that was `fitted`, of this method, these settings and these labels. What a
+        client, unless it is "", may make is limited.
+
+        Raises InputError, ExistsError, TooManyError (streams, bytes), or StorageError if it could not be written.
+        """
+        if not NAME.fullmatch(name):
+            raise InputError(f"a stream cannot be named {name[:80]!r}. {NAME_RULE}")
+        self.check_room(name, client, len(labels) * self.batcher.encoder.dim * 4)
+        labels, setup = await self.pool.run(client, lambda: check_setup(labels, options, self.limits, fitted))
+        self.batcher.preparer(setup.views, setup.views_kind)  # refuses a model that cannot make views
+        if setup.reject:
+            await self.texts.negatives()  # encoded once per model, which may take longer than a request
+        head = await self.texts.head(labels, setup.templates, client) if fitted is None else None
+        stream = await self.pool.run(client, partial(self._create, name, setup, client, head or fitted))
+        await self._load(stream)
         return stream
 
-    def get(self, name: str) -> Stream:
-        """Find a stream by name; NotFoundError if there is none, UnusableError if its files cannot be used."""
+    async def create_default(self, name: str, client: str) -> Stream:
+        """Create a stream with the `defaults`, for a client's first images; the audit log says so."""
+        stream = await self.create(name, client=client, **(self.defaults or {}))
+        write = partial(self.audit.write, "create_stream", client, "done", stream=name, by="its first images")
+        await self.pool.run(client, write)
+        return stream
+
+    async def get(self, name: str) -> Stream:
+        """Find a stream by name, loaded; NotFoundError if there is none, UnusableError if its file cannot be used."""
         stream = self._streams.get(name)
-        if stream is not None:
-            return stream
-        if name in self._unusable:
-            raise UnusableError(f"the stream {name!r} cannot be used: {self._unusable[name]}")
-        raise not_there(name)
+        if stream is None:
+            raise NotFoundError(f"there is no stream {name[:80]!r}; create it first.")
+        await self._load(stream)
+        return stream
 
     def describe(self) -> list[dict[str, Any]]:
         """Describe every stream; for those that cannot be used, only `name` and `broken`."""
-        usable = [stream.describe() for stream in list(self._streams.values())]
-        unusable = [{"name": name, "broken": reason} for name, reason in self._unusable.items()]
-        return sorted([*usable, *unusable], key=lambda each: str(each["name"]))
+        return sorted((stream.describe() for stream in self._all()), key=lambda each: str(each["name"]))
 
-    def entries(self) -> Counter[str]:
-        """Return the number of entries per cache, summed over all streams."""
-        total: Counter[str] = Counter()
-        for stream in list(self._streams.values()):
-            total.update(stream.history.entries())
-        return total
-
-    def degraded(self) -> list[str]:
-        """Return the reason why the states of streams cannot be written, for each that has this problem."""
-        return [why for stream in list(self._streams.values()) if (why := stream.degraded)]
-
-    def corrections(self) -> int:
-        """Return the number of corrections in all streams."""
-        return sum(len(stream.history.corrected) for stream in list(self._streams.values()))
-
-    def delete(self, name: str) -> Future[None]:
-        """Finish the stream's queued work, then remove it and its files; they are removed when the future is done.
-
-        It raises NotFoundError if there is no such stream, and StorageError if the files cannot be removed; the stream
-        can then be used as before. If `cancel` returns True, nothing is removed.
-        """
+    async def delete(self, name: str) -> None:
+        """Finish the stream's waiting calls, then remove it and its file; NotFoundError if there is none."""
         stream = self._streams.get(name)
-        remove = partial(self._remove, name)
-        return self._pool.submit(remove) if stream is None else stream.enqueue(Stream.end, remove)
+        if stream is None:
+            raise NotFoundError(f"there is no stream {name[:80]!r} to delete.")
+        await stream.delete(lambda: self._streams.pop(name, None))
 
-    def readiness(self) -> Future[str | None]:
+    def readiness(self) -> str | None:
         """Return the reason why images are not accepted, or what is learnt cannot be written; None if all is well."""
-        why = "the queue is full; try again in a moment." if self.batcher.full else None
-        if why is None and (problems := self.degraded()):
-            why = f"degraded streams: {len(problems)}; they answer, but {problems[0]}"
-        known: Future[str | None] = Future()
-        known.set_result(why)
-        return known
+        if self.batcher.full:
+            return "the queue is full; try again in a moment."
+        degraded = self._degraded()
+        return f"degraded streams: {len(degraded)}; they answer, but {degraded[0]}" if degraded else None
 
-    def metrics_text(self) -> bytes:
+    async def metrics_text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
-        return self.metrics.text(self.entries(), self.corrections())
 
-    def close(self) -> None:
-        """Finish all queued work, write the state of every stream, and release the folder; see `unsaved`."""
-        self._closing.set()
-        self._ticker.join()
-        for closing in (self.texts, self.batcher, self.calls, self.reports, self.bodies):
-            closing.close()
-        written = {stream: stream.close() for stream in self._streams.values()}
-        wait(written.values())
-        self.unsaved = {
-            stream.name: why
-            for stream, closed in written.items()
-            if (why := stream.degraded or (closed.exception() and repr(closed.exception())))
-        }
-        self._pool.shutdown()
+        def text() -> bytes:
+            described = self.describe()
+            entries: Counter[str] = Counter()
+            for each in described:
+                entries.update(each.get("entries", {}))
+            return self.metrics.text(entries, sum(each.get("corrections", 0) for each in described))
+
+        return await self.pool.run("", text)
+
+    async def zero_shot(self, image: bytes | str, labels: Sequence[str], template: str, client: str = "") -> Prediction:
+        """Predict an image zero-shot with any labels, without a stream; nothing is learnt."""
+        names = self.limits.check_labels(labels, template, self.limits.task_labels)
+        encoded = await asyncio.wrap_future(self.batcher.submit([image], client=client))
+        head = await self.texts.head_for_request(names, template, client)
+        evidence = head.observe(encoded.features)
+        found = Predictions.of(head, evidence, Step(evidence.logits), len(names))
+        self.metrics.answered(found, len(head))
+        return found.rows[0]
+
+    async def run(self) -> None:
+        """Do periodic work for ever: checkpoints, snapshots by time, and unloading what nobody uses."""
+        while True:
+            await asyncio.sleep(self.limits.sync_s)
+            done = await asyncio.gather(*(stream.tick() for stream in self._all()), return_exceptions=True)
+            for error in done:
+                if isinstance(error, Exception) and not isinstance(error, AcclimateError):
+                    logger.error("periodic work failed", exc_info=error)
+            await self._unload(self.limits.idle_s)
+
+    async def close(self) -> None:
+        """Finish all calls, write the state of every stream, and release the folder; see `unsaved`."""
+        if self._closed:
+            return
+        self._closed = True
+        self.texts.pool.stop()
+        await asyncio.to_thread(self.batcher.close)
+        closed = await asyncio.gather(*(stream.close() for stream in self._all()), return_exceptions=True)
+        for stream, error in zip(self._all(), closed, strict=True):
+            if why := stream.degraded or (error and repr(error)):
+                self.unsaved[stream.name] = str(why)
+        for pool in (self.texts.pool, self.pool):
+            await asyncio.to_thread(pool.close)
         self._lock_file.close()
 
-    def _open(self, name: str) -> Stream:
-        return Stream(name, self._folder / name, self.batcher, self.texts, self._pool, self.metrics)
-
-    def _remove(self, name: str) -> None:
-        """Move the files of a stream away, take it out of the list only then, and remove them."""
-        with self._lock:
-            if name not in self._streams and name not in self._unusable:
-                raise NotFoundError(f"there is no stream {name[:80]!r} to delete.")
-            gone = move_away(self._folder, name)
-            self._streams.pop(name, None)
-            self._unusable.pop(name, None)
-        remove_for_good(gone)
-
-    def check_room(self, name: str, client: str) -> None:
-        """Raise ExistsError or TooManyError if a client may not create a stream with this name."""
-        if name in self._streams or name in self._unusable:
+    def check_room(self, name: str, client: str, size: int = 0) -> None:
+        """Raise ExistsError or TooManyError if a client may not create a stream with this name, of so many bytes."""
+        if name in self._streams:
             raise ExistsError(f"there already is a stream {name!r}; use it, or delete it first.")
-        of_client = sum(stream.client == client for stream in list(self._streams.values()))
-        self._check_streams(len(self._streams) + len(self._unusable), client, of_client)
+        if len(self._streams) >= self.limits.streams:
+            raise TooManyError(f"the maximum of {self.limits.streams} streams is reached; delete one first.")
+        mine = [stream for stream in self._all() if stream.client == client]
+        if client and len(mine) >= self.limits.client_streams:
+            raise TooManyError(
+                f"{client!r} has made the maximum of {self.limits.client_streams} streams for one client; delete one "
+                "first, or have the service started with a larger `client_streams` in its [limits]."
+            )
+        if client and sum(stream.file_bytes for stream in mine) + size > self.limits.client_bytes:
+            raise TooManyError(
+                f"the streams of {client!r} take the maximum of {self.limits.client_bytes} bytes for one client; "
+                "delete one first, or have the service started with larger `client_bytes` in its [limits]."
+            )
 
-    def _tick(self) -> None:
-        while not self._closing.wait(self.limits.sync_s):
-            for stream in list(self._streams.values()):
-                stream.tick()
+    def _all(self) -> list[Stream]:
+        return list(self._streams.values())
+
+    def _degraded(self) -> list[str]:
+        return [stream.degraded for stream in self._all() if stream.degraded]
+
+    def _open(self, path: Path) -> Stream:
+        return Stream(path, self.batcher, self.texts, self.pool, self.metrics)
+
+    def _create(self, name: str, setup: StreamSetup, client: str, start: Head | Adapter) -> Stream:
+        """Write the file of a new stream; it gets its name if there is still room for it."""
+        if isinstance(start, Head):
+            adapter = create(setup.method, start, origin=name, **setup.settings)
+        else:
+            adapter = duplicate(start)
+        about = {"model": self.batcher.encoder.fingerprint, "client": client, "setup": setup.model_dump()}
+        path = self._folder / f"{name}{SUFFIX}"
+        with new_file(path, about, Memory(adapter)) as written, self._placing:
+            self.check_room(name, client, written.stat().st_size)
+            place_file(written, path)
+            stream = self._streams[name] = self._open(path)
+        return stream
+
+    async def _load(self, stream: Stream) -> None:
+        """Load a stream; others are unloaded if memory is short."""
+        if not stream.loaded_bytes:
+            await stream.load()
+            await self._unload()
+
+    async def _unload(self, idle_s: float = inf) -> None:
+        """Unload streams that were not used for so many seconds, and the least recently used if memory is short."""
+        total = sum(stream.loaded_bytes for stream in self._all())
+        for stream in sorted(self._all(), key=lambda each: each.used):
+            if stream.idle and (total > self.limits.loaded_bytes or monotonic() - stream.used > idle_s):
+                total -= stream.loaded_bytes
+                with suppress(AcclimateError):  # it was deleted in the meantime
+                    await stream.unload()
+
+
+def check_setup(
+    labels: Sequence[str], options: Mapping[str, Any], limits: Limits, fitted: Adapter | None = None
+) -> tuple[tuple[str, ...], StreamSetup]:
+    """Check the labels and the setup of a new stream; InputError if they cannot be used. Nothing is encoded."""
+    try:
+        setup = StreamSetup(**options)
+    except ValidationError as error:
+        raise InputError(validation_message(error)) from None
+    names = limits.check_labels(labels, setup.templates)
+    if setup.reject:
+        refuse_none(names)
+    most = min(limits.views, limits.queue)
+    if setup.views > most:
+        raise InputError(f"views must be from 1 to {most}, got {setup.views}; use fewer.")
+    method = find_method(setup.method)
+    setup = setup.model_copy(update={"views_kind": setup.views_kind or method.views_kind})
+    if fitted is not None:
+        return names, setup
+    if "text" in method.needs and method.kind != "few-shot":
+        raise InputError(f"the service does not run {method.name!r}, which tunes prompts; use `acclimate classify`.")
+    require(method, views=setup.views > 1)
+    adapter = create(setup.method, Head(np.eye(2), logit_scale=1.0), **setup.settings)
+    kept = sum(part.capacity for part in adapter.parts.values())
+    if kept > limits.capacity:
+        raise InputError(f"the settings keep {kept} samples per label; lower them to {limits.capacity} at most.")
+    return names, setup
