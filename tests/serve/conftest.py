@@ -1,8 +1,9 @@
 """A real service in this process: real sockets, real streams, the tiny model."""
 
+import asyncio
 import io
 import shutil
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import Thread
 
 import httpx
@@ -14,7 +15,7 @@ from acclimate.serve.limits import Limits
 from acclimate.serve.security import LOOPBACK_NAMES
 from acclimate.serve.streams import Streams
 from drawn_images import draw
-from stream_calls import names
+from portal import running
 from waiting import wait_until
 
 LABELS = ["red circle", "green square", "blue stripes"]
@@ -39,8 +40,7 @@ def serve(encoder, tmp_path_factory):
     def start(tokens=None, defaults=None, folder=None, **limits):
         folder = folder or tmp_path_factory.mktemp("service")
         streams = Streams(folder, encoder, Limits(**limits), defaults)
-        for name in {"one", "two"}.difference(names(streams)):
-            streams.create(name, LABELS, method="tda", skip_duplicates=False)
+        asyncio.run(create_streams(streams))
         with bind("127.0.0.1", 0) as listening:
             server = make_server(create_app(streams, tokens, LOOPBACK_NAMES))
             thread = Thread(target=server.run, args=([listening],), daemon=True)
@@ -77,16 +77,14 @@ def images(photos):
 
 @pytest.fixture
 def start(encoder, tmp_path):
-    """Return a function that starts services on a folder; those that still run are closed at the end."""
-    running = []
+    """Return a function that starts services on a folder, for blocking calls; they are closed at the end."""
+    with ExitStack() as services:
 
-    def begin(folder="state", model=encoder, learned=None, **limits):
-        running.append(Streams(tmp_path / folder, model, Limits(**limits), prompts=learned))
-        return running[-1]
+        def begin(folder="state", model=encoder, learned=None, **limits):
+            service = running(tmp_path / folder, model, Limits(**limits), prompts=learned)
+            return services.enter_context(service)
 
-    yield begin
-    for streams in running:
-        streams.close()
+        yield begin
 
 
 @pytest.fixture
@@ -99,6 +97,12 @@ def after_a_kill(start, tmp_path):
         return start(copy.name, **limits)
 
     return begin
+
+
+async def create_streams(streams):
+    """Create the streams `one` and `two`, unless they are there."""
+    for name in sorted({"one", "two"} - {each["name"] for each in streams.describe()}):
+        await streams.create(name, LABELS, method="tda", skip_duplicates=False)
 
 
 def png(image):

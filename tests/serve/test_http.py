@@ -84,7 +84,7 @@ def test_create_classify_manage_and_delete_a_stream(client, pictures):
 
 
 def test_a_description_is_all_that_the_stream_says_of_itself(client):
-    assert set(schemas.DescriptionResponse.model_fields) == set(client.streams.get("one").describe())
+    assert set(schemas.DescriptionResponse.model_fields) == set(client.streams.describe()[0])
 
 
 def test_learnt_statistics_are_shown_for_every_method(client, pictures):

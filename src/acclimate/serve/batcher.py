@@ -19,10 +19,10 @@ from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, ModelError
 from acclimate.reading.walk import Preparer
 from acclimate.serve.decoding import Decoders, DecodeTask, portable
-from acclimate.serve.queues import FairQueue, leaves_enough
 from acclimate.serve.http_errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.prometheus import Metrics
+from acclimate.serve.queues import FairQueue, leaves_enough
 from acclimate.views import Kind
 
 TOTAL_QUEUE_FACTOR = 4  # total queue capacity = factor * capacity per client

@@ -11,9 +11,8 @@ from acclimate.errors import InputError
 from acclimate.prompts import LearnedPrompts
 from acclimate.serve.app import bind, create_app, is_loopback, serve
 from acclimate.serve.security import LOOPBACK_NAMES, TokenFile
-from acclimate.serve.service import check_setup
 from acclimate.serve.settings import NewStreamSettings, ServeSettings
-from acclimate.serve.streams import Streams
+from acclimate.serve.streams import Streams, check_setup
 
 
 def check_new_streams(chosen: NewStreamSettings) -> None:

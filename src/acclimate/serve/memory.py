@@ -81,7 +81,9 @@ class Memory:
         notes = notes or {}
         self.adapter = adapter
         self.caches = {name: part for name, part in adapter.parts.items() if isinstance(part, Cache)}
-        self.clients = dict.fromkeys(self._cached(), "") | {int(i): name for i, name in notes.get("clients", {}).items()}
+        self.clients = dict.fromkeys(self._cached(), "") | {
+            int(i): name for i, name in notes.get("clients", {}).items()
+        }
         self.thumbnails = {int(i): b64decode(picture) for i, picture in notes.get("thumbnails", {}).items()}
         self.taught = Counter(notes.get("taught", {}))
         self.taught[""] += adapter.samples_seen - self.taught.total()  # samples of an uploaded state

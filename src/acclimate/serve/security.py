@@ -19,10 +19,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from acclimate.errors import InputError
 from acclimate.files import open_text
 from acclimate.serve.connections import Connections
-from acclimate.serve.queues import leaves_enough
 from acclimate.serve.http_errors import failure
 from acclimate.serve.limits import Limits
 from acclimate.serve.networks import client_of
+from acclimate.serve.queues import leaves_enough
 
 Action = Literal["classify", "manage"]
 TOKEN_LINE = "NAME TOKEN STREAM=ACTION ..., for example: camera sha256:9f86d0... shop-*=classify"

@@ -334,7 +334,7 @@ class Stream:
     async def _call(
         self, work: Callable[..., Result], client: str = "", encoded: Any = None, *, loads: bool = True
     ) -> Result:
-        """Run work in the pool when it is its turn, with the images that it needs; work that has begun ends its turn."""
+        """Run work in the pool when it is its turn, with the images that it needs; begun work ends its turn."""
         self._calls += 1
         loop = asyncio.get_running_loop()
         try:
@@ -515,9 +515,7 @@ class Stream:
         self.file_bytes = self._file.checkpoint()
         self._written = False
 
-    def _encode(
-        self, images: Sequence[bytes | str], names: Sequence[str] = (), client: str = ""
-    ) -> Future[Encoded]:
+    def _encode(self, images: Sequence[bytes | str], names: Sequence[str] = (), client: str = "") -> Future[Encoded]:
         setup = self.setup
         return self._batcher.submit(
             images,
