@@ -26,6 +26,7 @@ TOKENS = {"alice": "*=manage", "mallory": "mallory*=manage", "nobody": ""}
 SECRET = "0123456789abcdef-"
 TIMEOUT_S = 120.0
 FATAL_MB = 3000.0
+HONEST = ("127.0.0.2", 0)  # the address of the client who is watched; attackers have others
 GONE = (psutil.Error, OSError, StopIteration)  # a process has ended
 
 
@@ -41,30 +42,44 @@ class Answer(NamedTuple):
 
 
 class Service:
-    """`acclimate serve` with the bundled model, in a process of its own, with a token for each of `TOKENS`."""
+    """`acclimate serve` with the bundled model, in a process of its own, with a token for each of `TOKENS`.
 
-    def __init__(self, work, *options, tokens=True, host="127.0.0.1", files=None, model=None):
+    `files` is the number of file handles that it may have; `limits` are settings of its table of limits.
+    """
+
+    def __init__(self, work, *options, tokens=True, host="127.0.0.1", files=None, limits=None):
         self.work = Path(work)
         self.data = Path(work) / "data"
         command = [sys.executable, "-m", "acclimate", "serve", "--data", str(self.data), "--port", "0", "--host", host]
-        command += ["--model", model] if model else []
         if tokens:
             path = self.work / "tokens"
             path.write_text("".join(f"{name} {SECRET}{name} {grant}\n" for name, grant in TOKENS.items()))
             path.chmod(0o600)
             command += ["--token-file", str(path)]
-        before = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, ({files}, {files})); " if files else ""
-        if before:
-            run = "import sys; from acclimate.cli import main; sys.argv = sys.argv[1:]; main()"
-            command = [sys.executable, "-c", before + run, "acclimate", *command[3:]]
-        pipe = subprocess.PIPE  # not a file, which a full disk would end, too
-        self.process = subprocess.Popen([*command, *options], stdout=pipe, stderr=pipe, text=True)
+        if files is not None:
+            command = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", *command]
+        settings = {f"ACCLIMATE_SERVE_LIMITS__{name.upper()}": str(value) for name, value in (limits or {}).items()}
+        self.process = subprocess.Popen(
+            [*command, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,  # not a file, which a full disk would end, too
+            text=True,
+            env={**os.environ, **settings},
+        )
         self._reader = Thread(target=self._keep_log)
         self._reader.start()
         line = self.process.stdout.readline()
-        assert line.startswith("serving on "), (line, (self.work / "log").read_text()[-2000:])
+        if not line.startswith("serving on "):
+            self.close()
+            raise AssertionError((line, (self.work / "log").read_text()[-2000:]))
         self.host = urlsplit(line.split()[2]).hostname
         self.port = urlsplit(line.split()[2]).port
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
 
     def call(self, method, path, body=None, kind="application/json", token=None, timeout=TIMEOUT_S, source=None):
         """Send a request; what the service has answered before it closed the connection counts as an answer."""
@@ -138,6 +153,7 @@ class Service:
         return (self.work / "log").read_text(errors="replace")
 
     def kill(self):
+        """End it at once, as a power failure would."""
         self.process.kill()
         self.process.wait()
 
@@ -205,9 +221,9 @@ class Watch:
         pictures = [photo(seed) for seed in range(4)]
         for turn, picture in enumerate(cycle(pictures)):
             if turn % 3 == 2:
-                answer = self.service.call("GET", "/health/live")
+                answer = self.service.call("GET", "/health/live", source=HONEST)
             else:
-                answer = self.service.classify(self.stream, picture, token=self.token)
+                answer = self.service.classify(self.stream, picture, token=self.token, source=HONEST)
             self.waits.append(answer.seconds)
             self.statuses[answer.status] += 1
             if self._over.wait(self.pause_s) or self.service.process.poll() is not None:

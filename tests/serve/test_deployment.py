@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from acclimate.cli.serve import serve
+from acclimate.serve.limits import Limits
 from acclimate.serve.prometheus import Metrics
 from acclimate.serve.security import find_caller, read_tokens
 
@@ -26,7 +27,7 @@ def block(first):
 
 
 def test_options_are_those_of_the_command():
-    options = set(inspect.signature(serve).parameters)
+    options = set(inspect.signature(serve).parameters) | {f"limits__{name}" for name in Limits.model_fields}
     for path in (ROOT / "Dockerfile", DEPLOY / "compose.yaml", DEPLOY / "kubernetes.yaml"):
         named = {name.lower() for name in re.findall(r"ACCLIMATE_SERVE_(\w+)", path.read_text())}
         assert named

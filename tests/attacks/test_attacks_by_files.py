@@ -10,11 +10,13 @@ import time
 from contextlib import suppress
 
 import numpy as np
+import pytest
 
 from acclimate.files import parse_snapshot, snapshot_bytes
 from attacks import files
-from attacks.cases import Seen, attacked, case
 from attacks.target import LABELS, Service, command_line
+
+pytestmark = pytest.mark.held_by("command")
 
 
 def edited(content, change):
@@ -73,69 +75,64 @@ IMPOSSIBLE_STATES = {
 }
 
 
-@case("hostile states over HTTP")
-def states_over_http(work):
-    seen = Seen()
-    with attacked(work, seen, allowed={422}) as (service, answers):
+@pytest.mark.held_by("service")
+@pytest.mark.long_attack
+def test_states_over_http(attack):
+    """Hostile states over HTTP."""
+    answers = []
+    with attack.on_service() as service:
         service.learn_some("mallory-s", "mallory", method="tda")
         before = service.state("mallory-s", "mallory")
         for name, change in REFUSED_STATES.items():
-            answer = service.upload("mallory-s", edited(before, change), "mallory")
-            answers.append(answer)
-            seen.expect(answer.status == 422, f"{name}: {answer.status}")
+            answers.append(service.upload("mallory-s", edited(before, change), "mallory"))
+            assert answers[-1].status == 422, name
         service.learn_some("mallory-i", "mallory", method="tda")
         for name, change in IMPOSSIBLE_STATES.items():
             service.upload("mallory-i", edited(service.state("mallory-i", "mallory"), change), "mallory")
-            got = service.classify("mallory-i", files.photo(20), token="mallory")
-            seen.expect(got.status in (200, 422), f"{name}: {got.status}")
+            assert service.classify("mallory-i", files.photo(20), token="mallory").status in (200, 422), name
             service.call("POST", "/v1/streams/mallory-i/reset", token="mallory")
-        seen.expect(service.state("mallory-s", "mallory") == before, "a refused state has changed the stream")
-        got = service.classify("mallory-s", files.photo(20), token="mallory")
-        seen.expect(got.status == 200, f"afterwards {got.status}")
+        assert service.state("mallory-s", "mallory") == before, "a refused state has changed the stream"
+        assert service.classify("mallory-s", files.photo(20), token="mallory").status == 200
         last = service.state("mallory-s", "mallory")
-    again = Service(work)
-    try:
-        seen.expect(again.state("mallory-s", "mallory") == last, "after a kill the state differs")
-    finally:
-        again.close()
-    return seen
+    with Service(attack.folder) as again:
+        assert again.state("mallory-s", "mallory") == last, "after a kill the state differs"
+    attack.check(answers, {422})
 
 
-@case("hostile states on the command line")
-def states_on_the_command_line(work):
-    seen = Seen()
-    pictures = work / "pictures"
+@pytest.mark.long_attack
+def test_states_on_the_command_line(attack):
+    """Hostile states on the command line."""
+    pictures = attack.folder / "pictures"
     pictures.mkdir()
     for seed in range(8):
         (pictures / f"{seed}.jpg").write_bytes(files.photo(seed))
-    good = work / "good.safetensors"
+    good = attack.folder / "good.safetensors"
     learn = ["classify", pictures, "--labels", ",".join(LABELS), "--method", "tda", "--state", good]
-    code, output, *_ = command_line(*learn, "--out", work / "first.csv")
+    code, output, *_ = command_line(*learn, "--out", attack.folder / "first.csv")
     assert code == 0, output
     content = good.read_bytes()
-    path = work / "bad.safetensors"
+    path = attack.folder / "bad.safetensors"
     for name, change in REFUSED_STATES.items():
         hostile = edited(content, change)
         path.write_bytes(hostile)
-        for arguments in (["state", "inspect", path], [*learn[:-1], path, "--out", work / "again.csv"]):
+        for arguments in (["state", "inspect", path], [*learn[:-1], path, "--out", attack.folder / "again.csv"]):
             code, output, peak, _ = command_line(*arguments)
-            seen.tries += 1
-            seen.peak_mb = max(seen.peak_mb, peak)
-            seen.expect(code not in (None, 0) or "markup" in name, f"{name}, {arguments[0]}: exit {code}")
-            seen.expect("Traceback" not in output, f"{name}, {arguments[0]}: a traceback")
-        seen.expect(path.read_bytes() == hostile, f"{name}: the file has changed")
+            attack.tries += 1
+            attack.peak_mb = max(attack.peak_mb, peak)
+            assert code not in (None, 0) or "markup" in name, f"{name}, {arguments[0]}: exit {code}"
+            assert "Traceback" not in output, f"{name}, {arguments[0]}: a traceback"
+        assert path.read_bytes() == hostile, f"{name}: the file has changed"
     turned = edited(content, _tensor("positive.keys", lambda old: np.ascontiguousarray(np.roll(old, 1, axis=1))))
     path.write_bytes(turned)
     code, output, *_ = command_line("state", "diff", good, path)
-    seen.expect(code == 1 and "no difference" not in output, f"diff of other keys: {output!r}")
-    seen.expect(seen.peak_mb < 1024, f"{seen.peak_mb:.0f} MB")
-    return seen
+    assert code == 1
+    assert "no difference" not in output
+    assert attack.peak_mb < 1024
 
 
-@case("a folder with bombs, links to devices and FIFOs")
-def hostile_folder(work):
-    seen = Seen()
-    folder = work / "folder"
+def test_hostile_folder(attack):
+    """A folder with bombs, links to devices and FIFOs."""
+    folder = attack.folder / "folder"
     folder.mkdir()
     for number, bomb in enumerate(files.wide_bombs()):
         (folder / f"wide{number}.png").write_bytes(bomb)
@@ -143,18 +140,19 @@ def hostile_folder(work):
     (folder / "scans.jpg").write_bytes(files.jpeg_with_scans(600))
     (folder / "zero.jpg").symlink_to("/dev/zero")
     (folder / "random.jpg").symlink_to("/dev/urandom")
-    os.mkfifo(work / "fifo")
-    (folder / "pipe.jpg").symlink_to(work / "fifo")
+    os.mkfifo(attack.folder / "fifo")
+    (folder / "pipe.jpg").symlink_to(attack.folder / "fifo")
     os.mkfifo(folder / "fifo.jpg")
     (folder / "good.jpg").write_bytes(files.photo())
-    code, _, seen.peak_mb, seconds = command_line("classify", folder, "--labels", "cat,dog", "--out", work / "r.csv")
-    seen.tries = len(list(folder.iterdir()))
-    rows = (work / "r.csv").read_text().splitlines() if (work / "r.csv").exists() else []
-    seen.expect(code is not None, f"took {seconds:.0f} s and {seen.peak_mb:.0f} MB")
-    seen.expect(any("good.jpg" in row and "cannot" not in row for row in rows), "the good image has no answer")
-    seen.expect(seen.peak_mb < 1500, f"{seen.peak_mb:.0f} MB")
-    seen.note = f"exit {code}, {len(rows) - 1} rows, {seconds:.0f} s"
-    return seen
+    code, _, attack.peak_mb, seconds = command_line(
+        "classify", folder, "--labels", "cat,dog", "--out", attack.folder / "r.csv"
+    )
+    attack.tries = len(list(folder.iterdir()))
+    rows = (attack.folder / "r.csv").read_text().splitlines() if (attack.folder / "r.csv").exists() else []
+    assert code is not None, f"took {seconds:.0f} s and {attack.peak_mb:.0f} MB"
+    assert any("good.jpg" in row and "cannot" not in row for row in rows), "the good image has no answer"
+    assert attack.peak_mb < 1500
+    attack.note = f"exit {code}, {len(rows) - 1} rows, {seconds:.0f} s"
 
 
 NAMES = ["\x1b]0;owned\x07.jpg", "\x1b[2J.jpg", "new\nline.jpg", "\u202egpj.exe.jpg", "\x9b31m.jpg"]
@@ -175,10 +173,9 @@ def in_terminal(*arguments, cwd):
     return written
 
 
-@case("terminal escapes in names")
-def terminal_escapes(work):
-    seen = Seen()
-    folder = work / "folder"
+def test_terminal_escapes(attack):
+    """Terminal escapes in names."""
+    folder = attack.folder / "folder"
     folder.mkdir()
     for number, name in enumerate(NAMES):
         (folder / name).write_bytes(files.photo(number) if number % 2 else b"x")
@@ -186,41 +183,40 @@ def terminal_escapes(work):
         ["classify", folder, "--labels", "cat,\x1b]0;owned\x07"],
         ["classify", folder, "--labels", "cat,dog"],
         ["classify", folder / "\x1b]0;owned\x07 is not there", "--labels", "cat,dog"],
-        ["classify", folder, "--labels", "cat,dog", "--out", work / "\x1b[2Jno" / "r.csv"],
-        ["state", "inspect", work / "\x1b[2J.safetensors"],
+        ["classify", folder, "--labels", "cat,dog", "--out", attack.folder / "\x1b[2Jno" / "r.csv"],
+        ["state", "inspect", attack.folder / "\x1b[2J.safetensors"],
     ]
     for arguments in tried:
-        written = in_terminal(*arguments, cwd=work)
-        seen.tries += 1
+        written = in_terminal(*arguments, cwd=attack.folder)
+        attack.tries += 1
         for escape in (b"\x1b]0;owned", b"\x1b[2J", "\u202e".encode(), "\x9b".encode()):
-            seen.expect(escape not in written, f"{arguments[0]} wrote {escape!r}")
-    return seen
+            assert escape not in written, f"{arguments[0]} wrote {escape!r}"
 
 
-@case("formulas in csv")
-def formulas(work):
-    seen = Seen()
+def test_formulas(attack):
+    """Formulas in csv."""
     for number, name in enumerate(("+1+1.jpg", "-2+3.jpg", "@SUM(1).jpg", "=1+1.jpg")):
-        (work / name).write_bytes(files.photo(number))
-    labels = work / "labels.txt"
+        (attack.folder / name).write_bytes(files.photo(number))
+    labels = attack.folder / "labels.txt"
     labels.write_text('=HYPERLINK("http://x";"y")\n@cat\n+dog\n')
-    code, output, seen.peak_mb, _ = command_line("classify", ".", "--labels", labels, "--out", "x.csv", cwd=work)
-    seen.expect(code == 0, output[-300:])
-    cells = [cell for row in csv.reader((work / "x.csv").read_text().splitlines()) for cell in row]
+    code, output, attack.peak_mb, _ = command_line(
+        "classify", ".", "--labels", labels, "--out", "x.csv", cwd=attack.folder
+    )
+    assert code == 0, output[-300:]
+    cells = [cell for row in csv.reader((attack.folder / "x.csv").read_text().splitlines()) for cell in row]
     bad = [cell for cell in cells if cell[:1] in ("=", "+", "-", "@", "\t", "\r")]
-    seen.tries = 4
-    seen.expect(not bad, f"{len(bad)} cells such as {bad[:1]}")
-    return seen
+    attack.tries = 4
+    assert not bad, f"{len(bad)} cells such as {bad[:1]}"
 
 
-@case("--resume on a file that is not its own")
-def foreign_resume(work):
-    seen = Seen()
-    pictures = work / "pictures"
+@pytest.mark.long_attack
+def test_foreign_resume(attack):
+    """--resume on a file that is not its own."""
+    pictures = attack.folder / "pictures"
     pictures.mkdir()
     for seed in range(96):
         (pictures / f"{seed:03}.jpg").write_bytes(files.photo(seed))
-    out = work / "out.csv"
+    out = attack.folder / "out.csv"
     run = ["classify", pictures, "--labels", "cat,dog", "--out", out, "--batch-size", "8", "--checkpoint-every", "16"]
     process = subprocess.Popen(
         [sys.executable, "-m", "acclimate", *map(str, run)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -231,9 +227,8 @@ def foreign_resume(work):
     process.wait()
     foreign = b"rubbish\n" * 20_000
     out.write_bytes(foreign)
-    code, output, seen.peak_mb, _ = command_line(*run, "--resume")
-    seen.tries = 1
-    seen.expect(code not in (0, None), "accepted")
-    seen.expect("Traceback" not in output, "a traceback")
-    seen.expect(out.read_bytes() == foreign, "the foreign file was changed")
-    return seen
+    code, output, attack.peak_mb, _ = command_line(*run, "--resume")
+    attack.tries = 1
+    assert code not in (0, None), "accepted"
+    assert "Traceback" not in output, "a traceback"
+    assert out.read_bytes() == foreign, "the foreign file was changed"
