@@ -1,26 +1,30 @@
-"""A client of `acclimate serve`, with nothing but the standard library."""
+"""A client of `acclimate serve`, on httpx."""
 
 import io
 import json
 import os
+import socket
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from http.client import HTTPException, HTTPMessage, HTTPResponse, IncompleteRead
-from numbers import Integral, Real
+from contextlib import suppress
+from numbers import Integral
 from pathlib import Path
-from typing import IO, Any, TypeVar
-from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlencode
-from urllib.request import HTTPRedirectHandler, Request, build_opener
-from uuid import uuid4
+from threading import Timer
+from typing import Any, TypeVar
+from urllib.parse import quote
 
-from acclimate.errors import AcclimateError
-from acclimate.serve.timed_http import TimedHTTPHandler, TimedHTTPSHandler
+from acclimate.errors import AcclimateError, missing
+
+try:
+    import httpx
+except ImportError:
+    raise missing("the client of the service needs httpx", "client") from None
 
 BUSY = (429, 503)  # statuses of a request that was not carried out and may be sent again
-JSON = "application/json"
-RETRY_S = 10.0  # the longest wait between two attempts
+CONNECTED = ("connect_tcp.complete", "start_tls.complete")  # how events of httpx end that have a new socket
+FIRST_WAIT_S = 0.5  # wait before the second attempt; doubled before each other
+LONGEST_WAIT_S = 10.0
 MAX_ANSWER_BYTES = 64 * 2**20  # largest JSON response
 MAX_STATE_BYTES = 2**30  # largest state file
 MAX_ERROR_CHARS = 2000  # longer error messages are cut
@@ -35,14 +39,18 @@ class ServiceError(AcclimateError):
         code: the kind of error, for programs: "not_found", "invalid", "busy", ...; "unreachable" without a response.
         message: the same for people.
         request_id: identifies the request in the log of the service.
+        retry_after: seconds after which the service wants to be asked again; None if it does not say.
     """
 
-    def __init__(self, status: int, code: str, message: str, request_id: str = "") -> None:
+    def __init__(
+        self, status: int, code: str, message: str, request_id: str = "", retry_after: float | None = None
+    ) -> None:
         super().__init__(f"{message} ({code})")
         self.status = status
         self.code = code
         self.message = message
         self.request_id = request_id
+        self.retry_after = retry_after
 
 
 class Client:
@@ -76,8 +84,10 @@ class Client:
         self.url = url.rstrip("/")
         self.timeout = timeout
         self.retries = retries
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._opener = build_opener(_NoRedirect, TimedHTTPHandler, TimedHTTPSHandler)
+        self._http = httpx.Client(
+            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {}),
+            limits=httpx.Limits(max_keepalive_connections=0),  # the service may close an idle connection at any time
+        )
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
@@ -85,7 +95,7 @@ class Client:
     def ready(self) -> bool:
         """Return True if the service accepts images at the moment; ServiceError if it cannot be reached."""
         try:
-            return self._parsed(self._send("GET", "/health/ready", retries=0), bool, "ready")
+            return self._json(bool, "GET", "/health/ready", "ready", retries=0)
         except ServiceError as error:
             if error.status == 503:
                 return False
@@ -97,15 +107,15 @@ class Client:
 
     def streams(self) -> list[dict[str, Any]]:
         """Return the streams that the token may use."""
-        return self._list("/v1/streams", "streams")
+        return self._json(list, "GET", "/v1/streams", "streams")
 
     def create(self, stream: str, labels: Iterable[str], **setup: Any) -> dict[str, Any]:
         """Create a stream with labels, and a `method`, `settings`, `templates`, ... if they are given."""
-        return self._json("POST", "/v1/streams", {"name": stream, "labels": list(labels), **setup})
+        return self._json(dict, "POST", "/v1/streams", body={"name": stream, "labels": list(labels), **setup})
 
     def describe(self, stream: str) -> dict[str, Any]:
         """Return the description of a stream: labels, settings, counts, and its problems, if it has any."""
-        return self._parsed(self._send("GET", _path(stream)), dict)
+        return self._json(dict, "GET", _path(stream))
 
     def delete(self, stream: str) -> None:
         """Delete a stream and everything it has learnt."""
@@ -118,30 +128,31 @@ class Client:
 
         Answers with a score below `unsure` are marked. Returns a result per image.
         """
-        query = {"adapt": str(adapt).lower(), "top_k": top_k} | ({} if unsure is None else {"unsure": unsure})
-        body, kind = _form([_named(image) for image in images])
-        path = f"{_path(stream, 'classify')}?{urlencode(query)}"
-        return self._parsed(self._send("POST", path, body, kind, idempotent=not adapt), list, "results")
+        query = {"adapt": adapt, "top_k": top_k} | ({} if unsure is None else {"unsure": unsure})
+        files = [("image", _named(image)) for image in images]
+        return self._json(
+            list, "POST", _path(stream, "classify"), "results", idempotent=not adapt, params=query, files=files
+        )
 
     def zero_shot(self, image: Any, labels: Iterable[str], template: str | None = None) -> list[dict[str, Any]]:
         """Classify an image into any labels without a stream; nothing is learnt."""
         parameters = {"candidate_labels": list(labels), "hypothesis_template": template}
-        body = _dumped({"inputs": _base64(image), "parameters": parameters})
-        return self._parsed(self._send("POST", "/classify", body, JSON, idempotent=True), list)
+        body = {"inputs": _base64(image), "parameters": parameters}
+        return self._json(list, "POST", "/classify", body=body, idempotent=True)
 
     def change_labels(self, stream: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> dict[str, Any]:
         """Add and remove labels; what was learnt about the others is kept."""
-        return self._json("PATCH", _path(stream, "labels"), {"add": list(add), "remove": list(remove)})
+        return self._json(dict, "PATCH", _path(stream, "labels"), body={"add": list(add), "remove": list(remove)})
 
     def correct(self, stream: str, image_or_id: Any, label: str) -> int:
         """Correct the label of an image: one that was learnt, by its id, or any image. Returns the correction's id."""
         given = {"id": image_or_id} if isinstance(image_or_id, Integral) else {"image": _base64(image_or_id)}
-        body = _dumped({**given, "label": label})
-        return self._parsed(self._send("POST", _path(stream, "corrections"), body, JSON, idempotent=True), int, "id")
+        body = {**given, "label": label}
+        return self._json(int, "POST", _path(stream, "corrections"), "id", body=body, idempotent=True)
 
     def corrections(self, stream: str) -> list[dict[str, Any]]:
         """Return the corrections of a stream."""
-        return self._list(_path(stream, "corrections"), "corrections")
+        return self._json(list, "GET", _path(stream, "corrections"), "corrections")
 
     def undo(self, stream: str, correction: int) -> None:
         """Undo a correction."""
@@ -149,24 +160,23 @@ class Client:
 
     def freeze(self, stream: str, frozen: bool = True) -> dict[str, Any]:
         """Stop learning, or with `frozen=False` resume it."""
-        return self._json("POST", _path(stream, "freeze" if frozen else "unfreeze"), idempotent=True)
+        return self._json(dict, "POST", _path(stream, "freeze" if frozen else "unfreeze"), idempotent=True)
 
     def reset(self, stream: str) -> dict[str, Any]:
         """Forget everything learnt; the snapshots remain."""
-        return self._json("POST", _path(stream, "reset"))
+        return self._json(dict, "POST", _path(stream, "reset"))
 
     def snapshots(self, stream: str) -> list[dict[str, Any]]:
         """Return the snapshots that can be rolled back to, newest first."""
-        return self._list(_path(stream, "snapshots"), "snapshots")
+        return self._json(list, "GET", _path(stream, "snapshots"), "snapshots")
 
     def snapshot(self, stream: str) -> int:
         """Take a snapshot; returns its id."""
-        return self._parsed(self._send("POST", _path(stream, "snapshot")), int, "snapshot")
+        return self._json(int, "POST", _path(stream, "snapshot"), "snapshot")
 
     def rollback(self, stream: str, snapshot: int | None = None) -> int:
         """Go back to a snapshot, by default the last one that differs; returns its id."""
-        body = _dumped({"snapshot": snapshot})
-        return self._parsed(self._send("POST", _path(stream, "rollback"), body, JSON), int, "snapshot")
+        return self._json(int, "POST", _path(stream, "rollback"), "snapshot", body={"snapshot": snapshot})
 
     def state(self, stream: str) -> bytes:
         """Return what was learnt, as the content of a state file."""
@@ -175,133 +185,126 @@ class Client:
     def upload_state(self, stream: str, state: bytes | str | os.PathLike[str]) -> dict[str, Any]:
         """Continue from a state file: its content, or its path."""
         content = state if isinstance(state, bytes) else Path(state).read_bytes()
-        return self._parsed(self._send("PUT", _path(stream, "state"), content, "application/octet-stream"), dict)
+        kind = {"Content-Type": "application/octet-stream"}
+        return self._json(dict, "PUT", _path(stream, "state"), content=content, headers=kind)
 
     def caches(self, stream: str, thumbnails: bool = False) -> list[dict[str, Any]]:
         """Return every cache entry: label, entropy, id, client, and thumbnail if the stream keeps them."""
-        return self._list(f"{_path(stream, 'caches')}?{urlencode({'thumbnails': str(thumbnails).lower()})}", "entries")
+        return self._json(list, "GET", _path(stream, "caches"), "entries", params={"thumbnails": thumbnails})
 
     def learnt(self, stream: str) -> dict[str, Any]:
         """Return what was learnt about each label, and how much each client has taught."""
-        return self._parsed(self._send("GET", _path(stream, "learnt")), dict)
-
-    def _list(self, path: str, field: str) -> list[dict[str, Any]]:
-        return self._parsed(self._send("GET", path), list, field)
+        return self._json(dict, "GET", _path(stream, "learnt"))
 
     def _json(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, idempotent: bool = False
-    ) -> dict[str, Any]:
-        content = b"" if body is None else _dumped(body)
-        return self._parsed(self._send(method, path, content, JSON, idempotent=idempotent), dict)
-
-    def _parsed(self, content: bytes, kind: type[Value], field: str = "") -> Value:
-        """Return the JSON of an answer, or one of its fields."""
-        try:
+        self,
+        kind: type[Value],
+        method: str,
+        path: str,
+        field: str = "",
+        body: Mapping[str, Any] | None = None,
+        **request: Any,
+    ) -> Value:
+        """Send a request, with a body of JSON if there is one; returns the JSON of the answer, or a field of it."""
+        if body is not None:
+            request["content"] = json.dumps(body, default=lambda number: number.item())  # those of NumPy have it
+            request["headers"] = {"Content-Type": "application/json"}
+        content = self._send(method, path, **request)
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
             found = json.loads(content)
             found = found[field] if field else found
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise self._unexpected() from error
-        if not isinstance(found, kind) or not all(isinstance(each, dict) for each in _items(found)):
-            raise self._unexpected()
-        return found
-
-    def _unexpected(self) -> ServiceError:
-        return ServiceError(0, "unexpected", f"{self.url} does not answer as acclimate does; check the URL.")
+            rows = found if isinstance(found, list) else []
+            if isinstance(found, kind) and all(isinstance(row, dict) for row in rows):
+                return found
+        raise ServiceError(0, "unexpected", f"{self.url} does not answer as acclimate does; check the URL.")
 
     def _send(
         self,
         method: str,
         path: str,
-        body: bytes = b"",
-        kind: str = "",
         *,
         idempotent: bool = False,
         retries: int | None = None,
         most: int = MAX_ANSWER_BYTES,
+        **request: Any,
     ) -> bytes:
-        """Send a request, several times if it was not carried out or is `idempotent`."""
-        headers = self._headers | ({"Content-Type": kind} if kind else {})
+        """Send a request, several times if it was not carried out or is `idempotent`; `request` is that of httpx."""
         left = self.retries if retries is None else retries
-        idempotent = idempotent or method == "GET"
-        wait = 0.5
+        wait = FIRST_WAIT_S
         deadline = time.monotonic() + self.timeout
         while True:
-            request = Request(f"{self.url}{path}", body or None, headers, method=method)
             try:
-                with self._opener.open(request, timeout=max(deadline - time.monotonic(), 0.001)) as response:
-                    return _read(response, most)
-            except HTTPError as answer:
-                failure = _failure(answer)
-                asked = answer.headers.get("Retry-After", "")  # seconds; proxies may send a date
-                wait = float(asked[:9]) if asked.isdecimal() else wait
-                worth_it = answer.code in BUSY
-            except (URLError, HTTPException, OSError) as error:
-                reason = getattr(error, "reason", error)
-                failure = ServiceError(0, "unreachable", f"{self.url} cannot be reached: {reason}"[:MAX_ERROR_CHARS])
-                worth_it = idempotent or isinstance(reason, ConnectionRefusedError)
-            except ValueError as error:  # headers that cannot be understood
-                raise self._unexpected() from error
-            wait = min(wait, RETRY_S)
-            if not left or not worth_it or time.monotonic() + wait > deadline:
-                raise failure
+                return self._attempt(deadline, most, method, f"{self.url}{path}", **request)
+            except ServiceError as error:
+                delivered = not isinstance(error.__cause__, httpx.ConnectError)
+                again = error.status in BUSY if error.status else idempotent or method == "GET" or not delivered
+                wait = min(error.retry_after or wait, LONGEST_WAIT_S)
+                if not left or not again or time.monotonic() + wait > deadline:
+                    raise
             time.sleep(wait)
             left = left - 1
             wait = 2 * wait
 
+    def _attempt(self, deadline: float, most: int, method: str, url: str, **request: Any) -> bytes:
+        """Send a request once; its connection is cut at the deadline, as the timeout of httpx is that of each wait."""
+        sockets: list[socket.socket] = []
 
-class _NoRedirect(HTTPRedirectHandler):
-    """A handler that refuses redirects: the token is for one address, and a request may not be repeated elsewhere."""
+        def watch(event: str, info: Mapping[str, Any]) -> None:
+            if event.endswith(CONNECTED):
+                sockets.append(info["return_value"].get_extra_info("socket"))
+                if time.monotonic() >= deadline:  # each address of the host had its own timeout
+                    raise httpx.ConnectTimeout("timed out")
 
-    def http_error_302(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage) -> Any:
-        fp.close()
-        target = str(headers.get("Location"))[:200]
-        raise ServiceError(code, "unexpected", f"{req.host} redirects to {target!r}; give that address if it is right.")
+        def cut() -> None:
+            with suppress(OSError, IndexError):  # it is not connected, or not any more
+                sockets[-1].shutdown(socket.SHUT_RDWR)
 
-    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
-
-
-def _items(found: Any) -> list[Any]:
-    return found if isinstance(found, list) else []
-
-
-def _read(response: HTTPResponse, most: int) -> bytes:
-    parts = []
-    size = 0
-    while part := response.read(2**20):
-        parts.append(part)
-        size += len(part)
-        if size > most:
-            raise ServiceError(response.status, "unexpected", f"the answer has more than {most} bytes.")
-    if response.length:  # what is missing: with a size to read, this is no error of `read`
-        raise IncompleteRead(b"", response.length)
-    return b"".join(parts)
-
-
-def _failure(answer: HTTPError) -> ServiceError:
-    try:
-        with answer:
-            error = json.loads(answer.read(2**20))["error"]
-        code, message, request_id = (str(error[name])[:MAX_ERROR_CHARS] for name in ("code", "message", "request_id"))
-        return ServiceError(answer.code, code, message, request_id)
-    except (ValueError, KeyError, TypeError, RecursionError, HTTPException, OSError):  # a proxy may answer
-        return ServiceError(answer.code, "unexpected", f"{answer.code} {answer.reason}"[:MAX_ERROR_CHARS])
+        seconds = max(deadline - time.monotonic(), 0.001)
+        timer = Timer(seconds, cut)
+        timer.start()
+        try:
+            with self._http.stream(method, url, timeout=seconds, extensions={"trace": watch}, **request) as response:
+                content = _read(response, most)
+            if time.monotonic() >= deadline:  # a body without a length ends where it is cut
+                raise httpx.ReadTimeout("timed out")
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            reason = "timed out" if time.monotonic() >= deadline else str(error)[:MAX_ERROR_CHARS]
+            raise ServiceError(0, "unreachable", f"{self.url} cannot be reached: {reason}.") from error
+        finally:
+            timer.cancel()
+        if response.is_success:
+            return content
+        raise _failure(response, content)
 
 
-def _dumped(body: Mapping[str, Any]) -> bytes:
-    return json.dumps(body, default=_plain).encode()
+def _read(response: httpx.Response, most: int) -> bytes:
+    content = bytearray()
+    for part in response.iter_raw():
+        content += part
+        if len(content) > most:
+            raise ServiceError(response.status_code, "unexpected", f"the answer has more than {most} bytes.")
+    return bytes(content)
 
 
-def _plain(value: Any) -> int | float:
-    """Convert a NumPy number to a JSON number."""
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return float(value)
-    raise TypeError(f"{type(value).__name__} cannot be sent as JSON.")
+def _failure(response: httpx.Response, content: bytes) -> ServiceError:
+    """Return the error that a response describes; one of a proxy has a status only, or redirects."""
+    asked = response.headers.get("Retry-After", "")  # seconds; proxies may send a date
+    retry_after = float(asked[:9]) if asked.isdecimal() else None
+    target = response.headers.get("Location", "")[:200]
+    moved = f" to {target!r}; give that address if it is right" if target else ""
+    fields = {"code": "unexpected", "message": f"{response.status_code} {response.reason_phrase[:200]}{moved}."}
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
+        error = json.loads(content)["error"]
+        fields = {name: str(error[name])[:MAX_ERROR_CHARS] for name in ("code", "message", "request_id")}
+    return ServiceError(response.status_code, **fields, retry_after=retry_after)
 
 
 def _path(stream: str, *parts: str) -> str:
     return "/".join(["/v1/streams", quote(stream, safe=""), *parts])
+
+
+def _base64(image: Any) -> str:
+    return b64encode(_named(image)[1]).decode()
 
 
 def _named(image: Any) -> tuple[str, bytes]:
@@ -309,25 +312,9 @@ def _named(image: Any) -> tuple[str, bytes]:
     if isinstance(image, (bytes, bytearray)):
         return "image", bytes(image)
     if isinstance(image, (str, os.PathLike)):
-        path = Path(image)
-        return path.name, path.read_bytes()
-    if hasattr(image, "save"):  # a Pillow image, which need not be installed
-        buffer = io.BytesIO()
-        (image if image.mode in ("RGB", "L") else image.convert("RGB")).save(buffer, "PNG")
-        return "image", buffer.getvalue()
-    raise TypeError(f"an image is a path, encoded bytes or a Pillow image, got {type(image).__name__}.")
-
-
-def _base64(image: Any) -> str:
-    return b64encode(_named(image)[1]).decode()
-
-
-def _form(files: list[tuple[str, bytes]]) -> tuple[bytes, str]:
-    """Return body and content type of a form with image files."""
-    boundary = uuid4().hex
-    parts = []
-    for name, content in files:
-        safe = name.replace("\\", "_").replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
-        head = f'--{boundary}\r\nContent-Disposition: form-data; name="image"; filename="{safe}"\r\n\r\n'
-        parts.append(head.encode(errors="replace") + content + b"\r\n")
-    return b"".join([*parts, f"--{boundary}--\r\n".encode()]), f"multipart/form-data; boundary={boundary}"
+        return Path(image).name.encode(errors="replace").decode(), Path(image).read_bytes()
+    if not hasattr(image, "save"):
+        raise TypeError(f"an image is a path, encoded bytes or a Pillow image, got {type(image).__name__}.")
+    buffer = io.BytesIO()
+    image.convert("RGB").save(buffer, "PNG")
+    return "image", buffer.getvalue()
