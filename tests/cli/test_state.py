@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from acclimate import TDA, Accord, Head, create, load_state, save_state
+from acclimate.encoders import load_encoder
 from acclimate.files import read_snapshot, snapshot_bytes
+from portal import running
 
 
 @pytest.fixture
@@ -289,3 +291,37 @@ def test_a_state_with_numbers_too_large_to_answer_from(invoke, photos, tmp_path,
     error = invoke(*command, exit_code=2).stderr
     why = "the scores are not numbers, as the state or a setting is too large"
     assert error == f"error: {why}; take another state or other settings.\n"
+
+
+def test_export_and_import_of_streams(invoke, tiny_onnx, photos, here):
+    """A stream's state leaves a service that runs, and enters one that is stopped; snapshots can be exported, too."""
+    images = [path.read_bytes() for path in sorted(photos.rglob("*.png"))[:8]]
+    encoder = load_encoder(f"onnx:{tiny_onnx}", "cpu")
+    one, two = (here / "data" / "streams" / f"{name}.sqlite" for name in ("one", "two"))
+    with running(here / "data", encoder) as streams:
+        for name in ("one", "two"):
+            streams.create(name, ["red", "green", "blue"], method="tda", skip_duplicates=False)
+        stream = streams.get("one")
+        stream.classify(images[:5])
+        snapshot = stream.snapshot()
+        stream.classify(images[5:])
+        invoke("state", "export", one, "now.safetensors")
+        assert (here / "now.safetensors").read_bytes() == stream.state_bytes()
+        assert "another service uses" in invoke("state", "import", "now.safetensors", two, exit_code=2).stderr
+    invoke("state", "export", one, "then.safetensors", "--snapshot", snapshot)
+    assert [load_state(here / f"{name}.safetensors").samples_seen for name in ("then", "now")] == [5, 8]
+    invoke("state", "import", "then.safetensors", two)
+    with running(here / "data", encoder) as streams:
+        stream = streams.get("two")
+        assert stream.describe()["samples_seen"] == 5
+        assert "imported" in [each["reason"] for each in stream.snapshots()]
+        invoke("state", "export", two, "two.safetensors")
+    assert invoke("state", "diff", "then.safetensors", "two.safetensors").stdout == "no difference\n"
+
+
+def test_files_that_are_no_streams(invoke, states, here):
+    (here / "text.sqlite").write_text("not a database")
+    assert "text.sqlite cannot be used" in invoke("state", "export", "text.sqlite", "out", exit_code=2).stderr
+    assert "does not exist" in invoke("state", "export", "no.sqlite", "out", exit_code=2).stderr
+    assert "does not exist" in invoke("state", "import", states[0], "no/streams/one.sqlite", exit_code=2).stderr
+    assert not (here / "no").exists()

@@ -30,7 +30,7 @@ class Blocking:
     def soon(self, name, *arguments, **options):
         return self._portal.start_task_soon(partial(getattr(self.target, name), *arguments, **options))
 
-    def _call(self, method, *arguments, **options):
+    def _call(self, method, /, *arguments, **options):
         found = self._portal.call(partial(method, *arguments, **options))
         return Blocking(self._portal, found) if isinstance(found, Stream) else found
 

@@ -1,4 +1,4 @@
-"""`acclimate state`: show, merge and compare state files."""
+"""`acclimate state`: show, merge and compare state files, and exchange them with streams of the service."""
 
 from glob import escape, glob
 from pathlib import Path
@@ -9,9 +9,20 @@ import typer
 from acclimate.cli.arguments import Plugins
 from acclimate.cli.console import CommandGroup, progress_bar, say
 from acclimate.cli.tables import print_table
-from acclimate.errors import InputError, count
+from acclimate.errors import InputError, StateError, count
 
-state = typer.Typer(cls=CommandGroup, help="Show, merge and compare state files.", no_args_is_help=True)
+StreamFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="STREAM", help="The file of a stream: DATA/streams/NAME.sqlite.", exists=True, dir_okay=False
+    ),
+]
+
+state = typer.Typer(
+    cls=CommandGroup,
+    help="Show, merge and compare state files, and exchange them with streams of the service.",
+    no_args_is_help=True,
+)
 
 
 @state.command()
@@ -154,3 +165,43 @@ def diff(
     say(*lines or ["no difference"])
     if lines:
         raise typer.Exit(1)
+
+
+@state.command("export")
+def export_stream(
+    stream: StreamFile,
+    out: Annotated[Path, typer.Argument(help="The state file to write.")],
+    snapshot: Annotated[
+        int | None, typer.Option(help="Id of a snapshot of the stream.", show_default="the current state")
+    ] = None,
+    plugin: Plugins = None,
+) -> None:
+    """Write what a stream of the service has learnt to a state file; the service may be running."""
+    from acclimate.files import check_writable, write_atomically, writing
+    from acclimate.serve import check_installed
+
+    check_installed()
+    from acclimate.serve.storage import export_state
+
+    check_writable(out)
+    content = export_state(stream, snapshot)
+    with writing(out, StateError):
+        write_atomically(out, content)
+    say(f"{out}: {len(content) / 1e6:.2f} MB")
+
+
+@state.command("import")
+def import_stream(
+    file: Annotated[Path, typer.Argument(help="The state file to continue from.", exists=True, dir_okay=False)],
+    stream: StreamFile,
+    plugin: Plugins = None,
+) -> None:
+    """Let a stream of the service, which must be stopped, continue from a state file; its snapshots remain."""
+    from acclimate.files import MAX_SNAPSHOT, read_regular
+    from acclimate.serve import check_installed
+
+    check_installed()
+    from acclimate.serve.storage import import_state
+
+    import_state(stream, read_regular(file, MAX_SNAPSHOT))
+    say(f"{stream} continues from {file}")
