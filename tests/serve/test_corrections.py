@@ -12,7 +12,6 @@ from acclimate.serve.http_errors import NotFoundError, StorageError
 from acclimate.serve.limits import Limits
 from full_disk import files_end_at
 from service_process import service
-from stream_calls import change_labels, continue_with
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 
@@ -31,34 +30,34 @@ def other(label):
 
 
 def test_an_image_has_the_label_that_it_was_given(stream, images):
-    answers = stream.classify(images[:8]).result(60)
+    answers = stream.classify(images[:8])
     for answer in answers[:3]:
-        assert stream.correct(other(answer.label), answer.id).result(60) == answer.id
-    again = stream.classify(images[:3], adapt=False).result(60)
+        assert stream.correct(other(answer.label), answer.id) == answer.id
+    again = stream.classify(images[:3], adapt=False)
     assert [each.label for each in again] == [other(each.label) for each in answers[:3]]
     assert listed(stream) == [(each.id, other(each.label)) for each in answers[:3]]
     assert all(each["thumbnail"][:2] == b"\xff\xd8" for each in stream.corrections())
-    assert stream.classify(images[:1]).result(60)[0].refused == "its label was corrected"
-    stream.correct("dog", answers[0].id).result(60)  # the last word counts
+    assert stream.classify(images[:1])[0].refused == "its label was corrected"
+    stream.correct("dog", answers[0].id)  # the last word counts
     assert listed(stream)[0] == (answers[0].id, "dog")
 
 
 def test_an_image_that_was_not_learnt_is_corrected_by_sending_it(stream, images):
-    stream.classify(images[:5]).result(60)
-    correction = stream.correct("dog", image=images[9]).result(60)
-    assert stream.classify(images[9:10], adapt=False).result(60)[0].label == "dog"
-    assert stream.classify(images[10:11]).result(60)[0].id == 5  # the ids of images go on
+    stream.classify(images[:5])
+    correction = stream.correct("dog", image=images[9])
+    assert stream.classify(images[9:10], adapt=False)[0].label == "dog"
+    assert stream.classify(images[10:11])[0].id == 5  # the ids of images go on
     assert listed(stream) == [(correction, "dog")]
-    assert stream.correct("cat", image=images[9]).result(60) == correction
+    assert stream.correct("cat", image=images[9]) == correction
 
 
 def test_undoing_restores_what_was_learnt(stream, images):
-    answers = stream.classify(images[:12], client="camera").result(60)
+    answers = stream.classify(images[:12], client="camera")
     state = stream.state_bytes()
     caches = stream.caches()
     learnt = stream.learnt()
     for answer in answers:
-        stream.correct(other(answer.label), answer.id).result(60)
+        stream.correct(other(answer.label), answer.id)
     assert len(stream.caches()) < len(caches)
     assert sum(stream.describe()["entries"].values()) == len(stream.caches())
     for answer in answers:
@@ -81,19 +80,19 @@ def test_a_kill_loses_no_correction(start, after_a_kill, images, method, views):
         assert copy.describe()["broken"] is None
         return copy
 
-    stream.classify(images[:6], client="camera").result(60)
-    stream.correct("dog", 2).result(60)
+    stream.classify(images[:6], client="camera")
+    stream.correct("dog", 2)
     assert_nothing_is_lost()
-    stream.correct("cat", image=images[7]).result(60)
-    stream.classify(images[8:12]).result(60)
+    stream.correct("cat", image=images[7])
+    stream.classify(images[8:12])
     assert_nothing_is_lost()
     stream.snapshot()
-    stream.correct("red circle", 9).result(60)
+    stream.correct("red circle", 9)
     stream.undo(2)
     assert_nothing_is_lost()
     stream.snapshot()
     copy = assert_nothing_is_lost()
-    assert copy.classify(images[12:15]).result(60) == stream.classify(images[12:15]).result(60)
+    assert copy.classify(images[12:15]) == stream.classify(images[12:15])
 
 
 def test_a_killed_process_keeps_what_it_has_acknowledged(tiny_onnx, images, tmp_path):
@@ -114,45 +113,45 @@ def test_a_killed_process_keeps_what_it_has_acknowledged(tiny_onnx, images, tmp_
 
 
 def test_images_that_can_be_corrected_by_id(stream, images):
-    stream.classify(images[:4]).result(60)
+    stream.classify(images[:4])
     kept = stream.snapshot()
-    stream.classify(images[4:8]).result(60)
-    change_labels(stream, add=["fox"])
-    stream.classify(images[8:10]).result(60)
+    stream.classify(images[4:8])
+    stream.change_labels(add=["fox"])
+    stream.classify(images[8:10])
     for known in (0, 5, 9):  # ids on both sides of a snapshot and of a change of labels
-        assert stream.correct("fox", known).result(60) == known
+        assert stream.correct("fox", known) == known
     with pytest.raises(NotFoundError, match="send the image itself"):
-        stream.correct("fox", 10).result(60)
+        stream.correct("fox", 10)
     stream.rollback(kept)
     assert listed(stream) == []
-    assert stream.correct("dog", 3).result(60) == 3
+    assert stream.correct("dog", 3) == 3
     with pytest.raises(NotFoundError):
-        stream.correct("dog", 4).result(60)  # the rollback has undone it
+        stream.correct("dog", 4)  # the rollback has undone it
     stream.reset()
     assert listed(stream) == []
     with pytest.raises(NotFoundError):
-        stream.correct("dog", 0).result(60)
+        stream.correct("dog", 0)
 
 
 def test_labels_that_go_take_their_corrections_with_them(stream, images):
-    stream.classify(images[:4]).result(60)
-    stream.correct("dog", 1).result(60)
-    stream.correct("cat", 2).result(60)
-    change_labels(stream, remove=["dog"])
+    stream.classify(images[:4])
+    stream.correct("dog", 1)
+    stream.correct("cat", 2)
+    stream.change_labels(remove=["dog"])
     assert listed(stream) == [(2, "cat")]
     with pytest.raises(InputError, match="no label 'dgo'"):
-        stream.correct("dgo", 3).result(60)
+        stream.correct("dgo", 3)
 
 
 def test_a_rollback_restores_the_corrections_of_its_snapshot(stream, images):
-    stream.classify(images[:4]).result(60)
-    stream.correct("dog", 1).result(60)
+    stream.classify(images[:4])
+    stream.correct("dog", 1)
     kept = stream.snapshot()
     stream.undo(1)
     stream.rollback(kept)
     assert listed(stream) == [(1, "dog")]
     assert stream.corrections()[0]["thumbnail"]
-    stream.correct("cat", 2).result(60)
+    stream.correct("cat", 2)
     stream.reset()
     stream.rollback()  # restores the state before the reset
     assert listed(stream) == [(1, "dog"), (2, "cat")]
@@ -162,19 +161,19 @@ def test_states_with_corrections_go_out_and_in(start, images):
     streams = start(corrections=3)
     shop, lab = (streams.create(name, LABELS, skip_duplicates=False) for name in ("shop", "lab"))
     for stream, part in ((shop, images[:5]), (lab, images[5:10])):
-        stream.classify(part).result(60)
-        stream.correct("dog", 1).result(60)
-        stream.correct("cat", image=part[3]).result(60)
+        stream.classify(part)
+        stream.correct("dog", 1)
+        stream.correct("cat", image=part[3])
     fresh = streams.create("both", LABELS, skip_duplicates=False)
-    continue_with(fresh, shop.state_bytes())
+    fresh.continue_from(shop.state_bytes())
     assert listed(fresh) == listed(shop)
     both = merge_states([state_from_bytes(each.state_bytes()) for each in (shop, lab)])
     with pytest.raises(StateError, match="more than 3 corrections"):
-        continue_with(fresh, state_to_bytes(both))
+        fresh.continue_from(state_to_bytes(both))
     assert listed(fresh) == listed(shop)
-    fresh.correct("dog", image=images[20]).result(60)
+    fresh.correct("dog", image=images[20])
     with pytest.raises(InputError, match="the maximum of 3 corrections is reached; undo one"):
-        fresh.correct("dog", image=images[21]).result(60)
+        fresh.correct("dog", image=images[21])
 
 
 def test_the_limit_of_corrections_is_itself_limited():
@@ -183,12 +182,12 @@ def test_the_limit_of_corrections_is_itself_limited():
 
 
 def test_a_full_disk_corrects_nothing(stream, after_a_kill, images):
-    stream.classify(images[:4]).result(60)
+    stream.classify(images[:4])
     state = stream.state_bytes()
     with files_end_at(1), pytest.raises(StorageError, match="free some disk space"):
-        stream.correct("dog", 1).result(60)
+        stream.correct("dog", 1)
     assert stream.state_bytes() == after_a_kill().get("shop").state_bytes() == state
-    stream.correct("dog", 1).result(60)
+    stream.correct("dog", 1)
 
 
 def test_corrections_over_http(client, pictures):

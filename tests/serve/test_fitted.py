@@ -8,7 +8,6 @@ from acclimate.encoders import load_encoder
 from acclimate.errors import InputError
 from acclimate.methods import load_fitted
 from acclimate.prompts import LearnedPrompts
-from stream_calls import change_labels
 
 COLOURS = ["blue", "green", "red"]
 
@@ -53,9 +52,9 @@ def test_answers_are_those_of_the_classifier_and_nothing_is_learnt(serve, defaul
 
 def test_a_restart_needs_no_file(start, after_a_kill, defaults, pictures):
     stream = start().create("shop", **defaults)
-    (first,) = stream.classify(pictures[:1]).result(30)
+    (first,) = stream.classify(pictures[:1])
     again = after_a_kill().get("shop")
-    (answer,) = again.classify(pictures[:1]).result(30)
+    (answer,) = again.classify(pictures[:1])
     assert answer.top == first.top
     assert again.describe()["broken"] is None
 
@@ -67,9 +66,9 @@ def test_learned_prompts_survive_a_restart(start, after_a_kill, tiny_clip, photo
     classifier.fit(paths, COLOURS)
     fields = {"method": "coop", "settings": classifier.adapter.settings, "fitted": classifier.adapter}
     stream = start(model=clip).create("shop", COLOURS, **fields)
-    (first,) = stream.classify(pictures[:1]).result(30)
+    (first,) = stream.classify(pictures[:1])
     assert first.score == pytest.approx(next(classifier.stream(pictures[:1])).score, abs=1e-5)
-    (answer,) = after_a_kill(model=clip).get("shop").classify(pictures[:1]).result(30)
+    (answer,) = after_a_kill(model=clip).get("shop").classify(pictures[:1])
     assert answer.top == first.top
 
 
@@ -82,18 +81,18 @@ def test_any_method_runs_on_learned_prompts(start, after_a_kill, tiny_clip, phot
     classifier = Classifier(COLOURS, clip, method="tda", templates=prompts)
     stream = start(model=clip, learned=prompts).create("shop", COLOURS, method="tda", templates=prompts.name)
     for image in pictures[:3]:
-        (answer,) = stream.classify([image]).result(30)
+        (answer,) = stream.classify([image])
         assert answer.score == pytest.approx(next(classifier.stream([image])).score, abs=1e-5)
     for given, message in ((None, "which this service was not started with"), (prompts, None)):
         again = after_a_kill(model=clip, learned=given).get("shop")
-        (answer,) = again.classify(pictures[3:4], adapt=False).result(30)  # answers need no prompts
+        (answer,) = again.classify(pictures[3:4], adapt=False)  # answers need no prompts
         assert answer.score == pytest.approx(classifier(pictures[3], adapt=False)[0]["score"], abs=1e-5)
         if message is None:
-            change_labels(again, ["violet"])
+            again.change_labels(["violet"])
             assert again.describe()["labels"] == [*COLOURS, "violet"]
         else:
             with pytest.raises(InputError, match=message):
-                change_labels(again, ["violet"])
+                again.change_labels(["violet"])
 
 
 def test_clients_cannot_create_or_reset_fitted_streams(serve, defaults, pictures):

@@ -1,10 +1,10 @@
 """The guard: who counts as one client, what each may teach, and that honest clients go on learning."""
 
-import json
 import shutil
 import subprocess
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -19,8 +19,7 @@ from acclimate.methods.schedule import Queued
 from acclimate.serve import guard as module
 from acclimate.serve.guard import FairSlots, Guard, GuardRequest, GuardRules
 from acclimate.serve.limits import Limits
-from acclimate.serve.streams import Streams
-from stream_calls import continue_with
+from portal import running
 from table_encoder import TableEncoder, picture
 
 NAMES = ("cat", "dog", "fox", "owl")
@@ -52,17 +51,17 @@ def table():
 @pytest.fixture
 def start(table, tmp_path):
     """Return a function that starts services on a folder; the one that uses it is stopped first, and all at the end."""
-    running = {}
+    opened = {}
 
     def begin(folder="state", **limits):
-        if folder in running:
-            running.pop(folder).close()
-        running[folder] = Streams(tmp_path / folder, table, Limits(**limits))
-        return running[folder]
+        if folder in opened:
+            opened.pop(folder).close()
+        opened[folder] = ExitStack()
+        return opened[folder].enter_context(running(tmp_path / folder, table, Limits(**limits)))
 
     yield begin
-    for streams in running.values():
-        streams.close()
+    for each in opened.values():
+        each.close()
 
 
 def create(streams, method="tda", name="shop", **setup):
@@ -74,7 +73,7 @@ def show(stream, rows, client, size=8):
     pictures = [picture(row) for row in rows]
     found = []
     for begin in range(0, len(pictures), size):
-        found += stream.classify(pictures[begin : begin + size], client=client).result(60)
+        found += stream.classify(pictures[begin : begin + size], client=client)
     return found
 
 
@@ -363,7 +362,7 @@ def test_replay_after_a_kill_gives_the_same_state_and_the_same_guard(start, tmp_
         copy = start(f"copy{turn}").get("shop")
         assert copy.state_bytes() == stream.state_bytes()
         assert (copy.caches(), copy.learnt()) == (stream.caches(), stream.learnt())
-        assert copy.learning.guard._taught == stream.learning.guard._taught
+        assert copy.target._guard._taught == stream.target._guard._taught
     for client in ("mallory", "alice", "carol"):
         rows = range(200, 240)
         assert [each.refused is None for each in show(copy, rows, client)] == [
@@ -383,24 +382,10 @@ def test_a_burst_is_remembered_after_a_restart(start):
     assert not any(each.refused for each in show(again, range(10), "alice"))
 
 
-def test_streams_of_older_versions_keep_their_guard_or_none(start, tmp_path):
-    streams = start()
-    for name in ("without", "off"):
-        create(streams, "tda", name, guard=None)
-    create(streams, "tda", "limited", guard={"share": 0.3})
-    path = tmp_path / "state" / "streams" / "without" / "stream.json"
-    content = json.loads(path.read_text())
-    del content["setup"]["guard"]
-    path.write_text(json.dumps(content))
-    again = start()
-    assert [again.get(name).describe()["guard"] for name in ("without", "off")] == [None, None]
-    assert again.get("limited").describe()["guard"]["share"] == 0.3
-
-
 def test_entries_of_an_uploaded_state_are_evicted_for_better_ones_only(start):
     stream = create(start())
     show(stream, range(28), "keeper")
-    continue_with(stream, stream.state_bytes())
+    stream.continue_from(stream.state_bytes())
     show(stream, range(80, 160), "alice")
     assert all(held == {"": 3} for held in holders(stream).values())
 

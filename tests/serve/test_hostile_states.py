@@ -1,6 +1,8 @@
 """State files that a manager uploads: refused without a trace, or taken over so that memory and disk agree."""
 
 import json
+import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -9,16 +11,18 @@ from acclimate import create, merge_states, state_from_bytes, state_to_bytes
 from acclimate.errors import StateError
 from acclimate.files import parse_snapshot, snapshot_bytes
 from acclimate.methods.persist import MAX_ORIGINS
-from stream_calls import continue_with
 
 ONE = "/v1/streams/one"
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 
 
 def files(folder):
-    """Read all files but logs, and the marks of what has reached the disk, which are written a little later."""
-    kept = (path for path in sorted(folder.rglob("*")) if path.suffix != ".jsonl" and path.name != "synced")
-    return {path: path.read_bytes() for path in kept if path.is_file()}
+    """Read what the files of all streams contain."""
+    found = {}
+    for path in sorted((folder / "streams").glob("*.sqlite")):
+        with closing(sqlite3.connect(path)) as database:
+            found[path] = list(database.iterdump())
+    return found
 
 
 def hostile(tensors, description):
@@ -74,17 +78,17 @@ def test_memory_and_disk_agree_after_an_upload(start, after_a_kill, images, meth
     """A state merged of streams that both counted from 0 where it can be merged, so that entries share ids."""
     setup = {"method": method, "skip_duplicates": False}
     stream = start().create("shop", LABELS, **setup)
-    head = stream.history.adapter.head
+    head = stream.target._memory.adapter.head
     rng = np.random.default_rng(0)
     shards = [create(method, head, origin=origin) for origin in ("yard", "road")]
     for shard in shards:
         shard.step(rng.standard_normal((150, head.dim)).astype(np.float32))
     uploaded = merge_states(shards) if shards[0].merges else shards[0]
-    continue_with(stream, state_to_bytes(uploaded))
+    stream.continue_from(state_to_bytes(uploaded))
     uploaded.origin = "shop"
     assert stream.state_bytes() == state_to_bytes(uploaded)
     for start_at in range(0, 40, 10):
-        stream.classify(images[start_at : start_at + 10]).result(60)
+        stream.classify(images[start_at : start_at + 10])
         copy = after_a_kill().get("shop")
         assert copy.state_bytes() == stream.state_bytes()
         assert copy.caches() == stream.caches()
@@ -96,8 +100,8 @@ def test_memory_and_disk_agree_after_an_upload(start, after_a_kill, images, meth
 def test_an_upload_leaves_room_for_what_follows(start, images):
     stream = start().create("shop", LABELS, method="prior", skip_duplicates=False)
     tensors, description = parse_snapshot(stream.state_bytes())
-    continue_with(stream, snapshot_bytes(tensors, description | {"seen": {"yard": 2**52}}))
-    stream.classify(images[:3]).result(60)
+    stream.continue_from(snapshot_bytes(tensors, description | {"seen": {"yard": 2**52}}))
+    stream.classify(images[:3])
     assert state_from_bytes(stream.state_bytes()).samples_seen == 2**52 + 3
     with pytest.raises(StateError, match="no room for more samples"):
-        continue_with(stream, stream.state_bytes())
+        stream.continue_from(stream.state_bytes())

@@ -16,7 +16,6 @@ from acclimate.serve.client import Client, ServiceError
 from acclimate.serve.http_errors import BusyError
 from drawn_images import draw
 from service_process import service
-from stream_calls import change_labels
 
 ONE = "/v1/streams/one"
 JSON = {"Content-Type": "application/json"}
@@ -92,39 +91,23 @@ def test_frames_that_are_nearly_the_same_are_answered_and_not_learnt_again(clien
 
 def test_a_request_of_which_some_images_are_learnt_is_replayed_to_the_bit(start, after_a_kill, images):
     stream = start().create("shop", ["cat", "dog", "fox"], guard=None)
-    answers = stream.classify([images[0], images[0], *images[1:9], images[0]]).result(60)
+    answers = stream.classify([images[0], images[0], *images[1:9], images[0]])
     assert answers[1].id is None
     assert [each.id for each in answers if each.id is not None] == list(range(stream.describe()["samples_seen"]))
     copy = after_a_kill().get("shop")
     assert (copy.state_bytes(), copy.caches()) == (stream.state_bytes(), stream.caches())
-    assert copy.classify(images[:9]).result(60) == stream.classify(images[:9]).result(60)  # it remembers as well
+    assert copy.classify(images[:9]) == stream.classify(images[:9])  # it remembers as well
     learnt = [each.id for each in answers if each.id is not None]
-    assert [stream.correct("dog", each).result(60) for each in learnt] == learnt
+    assert [stream.correct("dog", each) for each in learnt] == learnt
 
 
-def test_streams_from_before_there_was_a_choice_learn_from_everything(start, after_a_kill, images, tmp_path):
-    start().create("shop", ["cat", "dog"])
-    path = tmp_path / "state" / "streams" / "shop" / "stream.json"
-    content = json.loads(path.read_text())
-    for name in ("skip_duplicates", "reject", "unsure"):
-        del content["setup"][name]
-    path.write_text(json.dumps(content))
-    stream = after_a_kill().get("shop")
-    described = stream.describe()
-    assert (described["skip_duplicates"], described["reject"], described["unsure"]) == (False, False, None)
-    assert [each.id for each in stream.classify([images[0]] * 3).result(60)] == [0, 1, 2]
-
-
-def test_nothing_is_encoded_for_a_request_that_is_refused(start, after_a_kill, images, encoder, tmp_path, monkeypatch):
-    start().create("shop", ["cat", "dog"])
-    path = tmp_path / "state" / "streams" / "shop" / "stream.json"
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | {"setup": content["setup"] | {"reject": True}}))
+def test_nothing_is_encoded_for_a_request_that_is_refused(start, after_a_kill, images, encoder, monkeypatch):
+    start().create("shop", ["cat", "dog"], reject=True)
     streams = after_a_kill()
     encode = encoder.encode_images
     encoded = []
     monkeypatch.setattr(encoder, "encode_images", lambda inputs: encoded.append(len(inputs)) or encode(inputs))
-    streams.texts.stop()  # nothing more is encoded, and the words for "none of these" are not there yet
+    streams.texts.pool.stop()  # nothing more is encoded, and the words for "none of these" are not there yet
     with pytest.raises(BusyError):
         streams.get("shop").classify(images[:3])
     streams.batcher.close()  # returns when all images are encoded
@@ -143,25 +126,25 @@ def test_images_that_belong_to_no_label_are_recognised(start):
     stream = streams.create("strict", ["red circle", "green square", "blue stripes"], reject=True)
     black = png(Image.new("RGB", (64, 64)))
     green = png(draw("green", 1))
-    foreign, known = stream.classify([black, green], top_k=4).result(60)
+    foreign, known = stream.classify([black, green], top_k=4)
     assert (foreign.label, foreign.id, foreign.refused) == (NONE, None, "belongs to no label")
     assert foreign.none == foreign.score > 0.5 > known.none
     assert sum(each.score for each in foreign.top) == pytest.approx(1)
     assert (known.label, known.id) == ("green square", 0)
-    assert b"acclimate_foreign_images_total 1.0" in streams.metrics.text({}, 0)
-    assert b"acclimate_refusals_total 0.0" in streams.metrics.text({}, 0)
+    assert b"acclimate_foreign_images_total 1.0" in streams.metrics_text()
+    assert b"acclimate_refusals_total 0.0" in streams.metrics_text()
     for change in (
-        lambda: change_labels(stream, add=["None of these"]),
+        lambda: stream.change_labels(add=["None of these"]),
         lambda: streams.create("none", ["cat", "None of these"], reject=True),
     ):
         with pytest.raises(InputError, match="'None of these' is the answer for images that belong to no label"):
             change()
-    change_labels(stream, add=["black square"])
-    stream.correct("black square", image=black).result(60)
-    (told,) = stream.classify([black], adapt=False).result(60)
+    stream.change_labels(add=["black square"])
+    stream.correct("black square", image=black)
+    (told,) = stream.classify([black], adapt=False)
     assert (told.label, told.none) == ("black square", 0.0)
     stream.set_frozen(True)
-    assert stream.classify([png(draw("red", 2))]).result(60)[0].none is not None
+    assert stream.classify([png(draw("red", 2))])[0].none is not None
 
 
 def logged(data, message, timeout=30):
