@@ -3,7 +3,7 @@
     python training/corrupt.py ../shared/eval --to streams/ --only pacs_clean oxford_pets_clean
     python benchmarks/poisoning.py streams/pacs_clean.safetensors streams/oxford_pets_clean.safetensors
 
-Features are shown to the real streams of the service, which write their journals and skip near-duplicates as always.
+Features are shown to the real streams of the service, which write their files and skip near-duplicates as always.
 One client sends the images of a stream, and its accuracy is what counts; another one sends features of its choice.
 Writes poisoning.md, poisoning.csv and poisoning.png.
 """
@@ -26,8 +26,8 @@ from acclimate.bench.results import markdown_table, points, write_csv, write_pag
 from acclimate.cli.bench import as_patterns
 from acclimate.serve.guard import GuardRules
 from acclimate.serve.limits import Limits
-from acclimate.serve.streams import Streams
 from acclimate.stream import FeatureStream
+from portal import running
 from table_encoder import TableEncoder, picture
 
 REQUEST = 8  # images
@@ -167,20 +167,19 @@ def measure(
     right = 0
     refused = 0
     with tempfile.TemporaryDirectory() as folder:
-        streams = Streams(Path(folder), TableEncoder(table, stream.head), Limits(snapshot_samples=10**6, sync_s=3600.0))
-        try:
+        limits = Limits(snapshot_samples=10**6)
+        with running(Path(folder), TableEncoder(table, stream.head), limits, periodic=False) as streams:
             shown = streams.create(
                 "shared", stream.head.class_names, templates="{}", method=method, settings=settings, guard=guard
             )
             waiting = []
             for client, rows in requests(len(images), attack, names, two):
-                waiting.append((client, rows, shown.classify([picture(row) for row in rows], top_k=1, client=client)))
+                pictures = [picture(row) for row in rows]
+                waiting.append((client, rows, shown.soon("classify", pictures, top_k=1, client=client)))
                 if len(waiting) == 32:  # fewer images than the queue takes
                     right, refused = _count(stream, waiting, right, refused)
             right, refused = _count(stream, waiting, right, refused)
             owners = [entry["client"] for entry in shown.caches()]
-        finally:
-            streams.close()
     slots = np.mean([owner.startswith("hostile") for owner in owners]) if owners else np.nan
     return right / len(images), refused, float(slots)
 
