@@ -23,7 +23,7 @@ from acclimate.errors import InputError, StateError, reason
 from acclimate.files import parse_snapshot, sync_folder
 from acclimate.methods import Adapter, state_from_bytes, state_to_bytes
 from acclimate.methods.persist import build_adapter
-from acclimate.serve.http_errors import NotFoundError, StorageError
+from acclimate.serve.http_errors import NotFoundError, StorageError, UnusableError
 from acclimate.serve.memory import Event, Memory
 
 SUFFIX = ".sqlite"
@@ -32,6 +32,7 @@ TEMPORARY = ".temporary-"  # how names of files begin that are being created or 
 FORMAT = 0x61636C6D  # the application id of the database: "aclm"
 VERSION = 1
 LOCK_WAIT_S = 5.0  # time to wait for another program that writes to the file
+MIN_ROOM_BYTES = 2**20  # room on the disk without which nothing is learnt, once it was full
 SCHEMA = f"""
 PRAGMA journal_mode = WAL;
 PRAGMA application_id = {FORMAT};
@@ -82,7 +83,7 @@ class Snapshot(NamedTuple):
 class StreamFile:
     """The open file of a stream, used by one thread at a time; changes are made within a `transaction`.
 
-    StateError is raised for a file that is damaged or not that of a stream, and sqlite3.OperationalError for one that
+    UnusableError is raised for a file that is damaged or not that of a stream, and sqlite3.OperationalError for one that
     cannot be read at the moment.
     """
 
@@ -94,12 +95,14 @@ class StreamFile:
             (found,) = self._database.execute("PRAGMA application_id").fetchone()
             (version,) = self._database.execute("PRAGMA user_version").fetchone()
             if found != FORMAT:
-                raise StateError("its file is not that of a stream; restore a backup, or delete the stream.")
+                raise UnusableError("its file is not that of a stream; restore a backup, or delete the stream.")
             if version != VERSION:
-                raise StateError("it was written by another version of acclimate; use that version.")
+                raise UnusableError("it was written by another version of acclimate; use that version.")
         except BaseException as error:
             self.close()
-            raise _damage(error) from error
+            if type(error) is sqlite3.DatabaseError:  # its subclasses are problems of the moment
+                raise _damaged(error) from error
+            raise
 
     def about(self, key: str) -> dict[str, Any]:
         """Return what is stored under a key: "stream" or "summary"."""
@@ -124,7 +127,7 @@ class StreamFile:
         try:
             (found,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
-                raise StateError(_damaged(found))
+                raise _damaged(found)
             newest = self.snapshot()
             memory = Memory(newest.adapter(text), json.loads(newest.notes))
             self.branch = newest.branch
@@ -135,13 +138,15 @@ class StreamFile:
             for row in self._database.execute("SELECT * FROM events WHERE id > ? ORDER BY id", [newest.event]):
                 event = self._event(row)
                 if row[:2] != (self.last_event + 1, self.branch):
-                    raise StateError(_damaged("events are missing"))
+                    raise _damaged("events are missing")
                 memory.apply(event)
                 self.last_event += 1
                 changes += event.samples or int(event.kind != "frozen")
             return memory, changes
-        except Exception as error:
-            raise _damage(error) from error
+        except (OSError, MemoryError, UnusableError, sqlite3.OperationalError):
+            raise
+        except Exception as error:  # whatever a changed byte leads to
+            raise _damaged(error) from error
 
     @contextmanager
     def transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
@@ -157,7 +162,7 @@ class StreamFile:
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
             raise StorageError(
-                f"what is learnt cannot be written ({error}); free some disk space, or restore the file."
+                f"the stream's file cannot be written ({error}); free some disk space, or restore the file."
             ) from error
         finally:
             if self._database.in_transaction:
@@ -274,9 +279,9 @@ class StreamFile:
                 break
         return [answer for answer in found if answer["id"] > after][:limit]
 
-    def probe(self, size: int) -> None:
-        """Raise StorageError if so many bytes cannot be written."""
-        for content in (b"\0" * size, b""):
+    def probe(self) -> None:
+        """Raise StorageError if there is no room for another snapshot."""
+        for content in (bytes(max(self.state_bytes, MIN_ROOM_BYTES)), b""):
             with self.transaction():
                 self._insert("about", ("probe", content))
 
@@ -307,7 +312,7 @@ class StreamFile:
     def _row(self, query: str, value: Any) -> tuple[Any, ...]:
         row = self._database.execute(query, [value]).fetchone()
         if row is None:
-            raise StateError(_damaged("a row is missing"))
+            raise _damaged("a row is missing")
         return _checked(row)
 
     def _insert(self, table: str, row: tuple[Any, ...]) -> None:
@@ -426,7 +431,7 @@ def _open(path: Path) -> StreamFile:
     """Open a file for a command."""
     try:
         return StreamFile(path)
-    except (StateError, sqlite3.Error) as error:
+    except (UnusableError, sqlite3.Error) as error:
         raise StateError(f"{path} cannot be used: {error}") from error
 
 
@@ -438,21 +443,14 @@ def _checksum(values: Sequence[Any]) -> int:
 
 
 def _checked(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a row that is as it was written; StateError for any other."""
+    """Return a row that is as it was written; UnusableError for any other."""
     if row[-1] != _checksum(row[:-1]):
-        raise StateError(_damaged("a checksum does not match"))
+        raise _damaged("a checksum does not match")
     return row
 
 
-def _damaged(what: str) -> str:
-    return f"its file is damaged ({what[:200]}); restore a backup, or delete the stream."
-
-
-def _damage(error: BaseException) -> BaseException:
-    """Return the error that a file causes: damage is a StateError, whatever notices it."""
-    if isinstance(error, (StateError, OSError, MemoryError, sqlite3.OperationalError)):
-        return error
-    return StateError(_damaged(str(error))) if isinstance(error, Exception) else error
+def _damaged(what: object) -> UnusableError:
+    return UnusableError(f"its file is damaged ({str(what)[:200]}); restore a backup, or delete the stream.")
 
 
 def _remove_logs(path: Path) -> None:

@@ -84,8 +84,10 @@ class Stream:
         self._summary: dict[str, Any] = {}
         try:
             self._read_about()
-        except (StateError, sqlite3.Error, OSError, ValueError, LookupError, TypeError) as error:
-            self.broken = str(error) if isinstance(error, StateError) else f"its file cannot be read: {error}"
+        except UnusableError as error:
+            self.broken = str(error)
+        except (sqlite3.Error, OSError, ValueError, LookupError, TypeError) as error:
+            self.broken = f"its file cannot be read ({error}); restore a backup, or delete the stream."
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -379,7 +381,7 @@ class Stream:
         try:
             about = file.about("stream")
             if about["model"] != self._batcher.encoder.fingerprint:
-                raise StateError(
+                raise UnusableError(
                     "it was made with another model; start the service with that model, or delete the stream."
                 )
             self.client = about["client"]
@@ -395,7 +397,7 @@ class Stream:
             if self.broken is None:
                 self._file = StreamFile(self._path)
                 self._read_state()
-        except StateError as error:
+        except UnusableError as error:
             self.broken = str(error)
         if self.broken is not None:
             raise UnusableError(f"the stream {self.name!r} cannot be used: {self.broken}")
@@ -447,6 +449,12 @@ class Stream:
         elif self.degraded and not problem:
             logger.info("what is learnt can be written again", extra={"fields": {"stream": self.name}})
         self.degraded = problem
+
+    def _try_disk(self) -> None:
+        """Raise StorageError if the disk, which could not be written, still has no room for another snapshot."""
+        if self.degraded:
+            self._file.probe()
+            self._report(None)
 
     def _change(self, event: Event) -> Any:
         """Carry out an event that is not of samples; returns what `Memory.apply` does."""
@@ -507,9 +515,7 @@ class Stream:
         self._replace(Memory(adapter, self._state.notes()), "labels")
 
     def _tick(self) -> None:
-        if self.degraded:
-            self._file.probe(self._file.state_bytes)
-            self._report(None)
+        self._try_disk()
         if self.unsaved and monotonic() - self._taken > self.limits.snapshot_s:
             self._snapshot("time")
         self.file_bytes = self._file.checkpoint()
@@ -588,8 +594,10 @@ class Stream:
 
     def _allowed(self, client: str, samples: int) -> tuple[int, str | None]:
         """Return how many of so many samples may be learnt from a client now, and the reason if not all."""
-        if self.degraded is not None:
-            return 0, self.degraded
+        try:
+            self._try_disk()
+        except StorageError as error:
+            return 0, str(error)
         if self._guard is None:
             return samples, None
         return self._guard.allowed(client, samples, len(self._state.adapter.head))
