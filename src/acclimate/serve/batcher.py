@@ -2,35 +2,37 @@
 
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, InvalidStateError, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from math import ceil
-from threading import Condition, Lock, Thread
+from functools import lru_cache
+from threading import Condition, Thread
 from time import monotonic, perf_counter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from acclimate.arrays import HostArray, to_host
 from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, ModelError
 from acclimate.reading.walk import Preparer
-from acclimate.serve.decoding import Decoders, DecodeTask, portable
+from acclimate.serve.decoding import Decoder, DecodeTask, portable
+from acclimate.serve.queues import FairQueue, leaves_enough
 from acclimate.serve.http_errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.prometheus import Metrics
-from acclimate.serve.queues import FairQueue, leaves_enough
 from acclimate.views import Kind
 
 TOTAL_QUEUE_FACTOR = 4  # total queue capacity = factor * capacity per client
 READY_BATCHES = 2  # batches of prepared images that may wait for the encoder; their clients pause when they do
 MIN_CLIENT_IMAGES = 4  # images that a client may always have in the queue
 TARGET_BATCH_S = 0.25  # batch sizes are chosen to take this long
-MAX_RETRY_S = 60  # upper bound of the Retry-After of a refused client
-Result = TypeVar("Result")
+RETRY_S = 1  # Retry-After of a refused client
+CHEAP_S = 1.0  # processor time after which an image counts as large
+CHEAP_VIEW_S = 0.02  # additional processor time for each view
+HALF_LIFE_S = 10.0  # time after which half of the decoder time that a client has used is forgotten
 
 
 class Encoded(NamedTuple):
@@ -47,7 +49,7 @@ class _Request:
     names: Sequence[str]  # file names, "" for images without one
     rows: list[Any]  # the features of each image, once it is encoded
     thumbnails: list[bytes]
-    left: int  # images that are not encoded yet
+    left: int  # images that are not encoded yet, counting views
     pixels: int = 0  # sum over its images so far
     future: Future[Encoded] = field(default_factory=Future)
 
@@ -62,7 +64,72 @@ class _Image:
     position: int  # index within the request
     content: Any  # the file or its base64; then what the model takes
     index: int  # position in the stream
-    came: float = field(default_factory=monotonic)
+    cost: int = 0  # pixels, once they are known
+
+
+class DecodeQueue:
+    """Images that wait for a decoder, and the choice of the next one. Its user holds a lock.
+
+    The next image is that of the client that has the fewest images at the decoders and, among those, has used the least
+    decoder time recently. No client has all decoders. An image is cheap until its header, or the time that it takes,
+    shows that it is large; then it waits again, for one of the places of large images. These leave one decoder free for
+    cheap ones, and have no more pixels together than the largest image. Cheap images have half as many together, so
+    that the memory of all decoders is bounded.
+
+    Args:
+        workers: number of decoders.
+        pixels: cost of the largest image.
+    """
+
+    def __init__(self, workers: int, pixels: int) -> None:
+        self._pixels = pixels
+        self.cheap_pixels = pixels // (2 * workers)
+        self._places = max(1, workers - 1)  # largest number of large images, or of images of one client
+        self._waiting: dict[tuple[str, bool], deque[_Image]] = {}  # by client; True for large images
+        self.decoding: dict[_Image, float] = {}  # images at the decoders, and when they were taken
+        self._used: dict[str, float] = {}  # recent decoder time by client, in seconds
+        self._halved = monotonic()
+
+    def put(self, image: _Image) -> None:
+        """Add an image, whose cost may be unknown."""
+        self._waiting.setdefault((image.request.client, image.cost > self.cheap_pixels), deque()).append(image)
+
+    def take(self) -> _Image | None:
+        """Remove and return the next image; None if no image may be decoded now."""
+        running = Counter(image.request.client for image in self.decoding)
+        large = [image.cost for image in self.decoding if image.cost > self.cheap_pixels]
+        room = self._pixels - sum(large) if len(large) < self._places else 0
+        for client, is_large in sorted(
+            self._waiting, key=lambda key: (running[key[0]], self._used.get(key[0], 0.0), not key[1])
+        ):
+            images = self._waiting[client, is_large]
+            if is_large and images[0].cost > room:
+                room = 0  # no other large image overtakes it
+                continue
+            if running[client] >= self._places:
+                return None
+            image = images.popleft()
+            if not images:
+                del self._waiting[client, is_large]
+            self.decoding[image] = monotonic()
+            return image
+        return None
+
+    def end(self, image: _Image) -> None:
+        """Note that an image has left its decoder."""
+        now = monotonic()
+        client = image.request.client
+        self._used[client] = self._used.get(client, 0.0) + now - self.decoding.pop(image)
+        if now > self._halved + HALF_LIFE_S:
+            self._used = {client: used / 2 for client, used in self._used.items() if used > 0.001}
+            self._halved = now
+
+    def drop(self, request: _Request) -> None:
+        """Remove the waiting images of a request."""
+        for key in [(request.client, True), (request.client, False)]:
+            kept = deque(image for image in self._waiting.pop(key, ()) if image.request is not request)
+            if kept:
+                self._waiting[key] = kept
 
 
 class Batcher:
@@ -73,30 +140,32 @@ class Batcher:
     and in a batch; the images of a batch have the same number of views. Where the encoder is slow, batches are small:
     an image never waits long for one that runs. It is decoded meanwhile, however many of another client are ready.
 
-    Clients take turns, at the decoders and in the batches. None has all decoders, so that the single image of another
-    always finds one.
+    Clients have equal shares of the decoders' time (`DecodeQueue`), and take turns in the batches.
     """
 
     def __init__(self, encoder: Encoder, limits: Limits, metrics: Metrics) -> None:
         self.encoder = encoder
         self.limits = limits
         self._metrics = metrics
-        self._workers = limits.workers or (os.cpu_count() or 1) + 1
-        self._pool = ThreadPoolExecutor(self._workers, "acclimate-decode")  # each thread waits for a process
-        self._decoders = Decoders(limits.pixels, limits.decode_s, limits.decoding_pixels)
+        workers = limits.workers or (os.cpu_count() or 1) + 1
+        self._pool = ThreadPoolExecutor(workers, "acclimate-decode")  # each thread waits for a process
+        self._decoders = [Decoder(limits.pixels) for _ in range(workers)]
+        self._idle = self._decoders.copy()
         self._change = Condition()
-        self._received: FairQueue[_Image] = FairQueue()
-        self._decoding: Counter[str] = Counter()  # images per client
+        self._received = DecodeQueue(workers, limits.pixels)
         self._ready: FairQueue[_Image] = FairQueue()
-        self.waiting = 0  # images that wait, are decoded or are ready, counting views
-        self._waiting: Counter[str] = Counter()  # the same per client
         self._requests: set[_Request] = set()  # not yet answered
         self._size = limits.batch  # images per batch, counting views
-        self._pace = self._last = 0.0  # seconds per image, counting views; when the last batch was done
         self._closed = False
         self.preparer = lru_cache(None)(lambda views, kind: Preparer(encoder, views, kind=kind))
+        self._portable = lru_cache(None)(portable)
         self._thread = Thread(target=self._run, name="acclimate-encode", daemon=True)
         self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Number of images that are not encoded yet, counting views."""
+        return sum(request.left for request in tuple(self._requests))
 
     @property
     def full(self) -> bool:
@@ -120,32 +189,31 @@ class Batcher:
         BusyError is raised if too many images are waiting; the future raises ImageError if an image cannot be read, and
         cancelling it removes them from the queue.
         """
+        count = len(images) * views
         names = names or [""] * len(images)
         pictures = [b""] * len(images) if thumbnails else []
-        request = _Request(client, self.preparer(views, kind), names, [None] * len(images), pictures, len(images))
+        request = _Request(client, self.preparer(views, kind), names, [None] * len(images), pictures, count)
         with self._change:
             if self._closed:
                 raise BusyError("the service is shutting down; try again in a moment.")
-            count = len(images) * views
-            mine = self._waiting[client]
+            mine = sum(each.left for each in self._requests if each.client == client)
+            total = self.waiting
             most = self.limits.queue
-            room = leaves_enough(mine + count, self.waiting + count, TOTAL_QUEUE_FACTOR * most, MIN_CLIENT_IMAGES)
+            room = leaves_enough(mine + count, total + count, TOTAL_QUEUE_FACTOR * most, MIN_CLIENT_IMAGES)
             if mine + count > most or not room:
-                seconds = min(MAX_RETRY_S, max(1, ceil(self.waiting * self._pace)))
-                whose = f"{mine} images of yours" if mine + count > most else f"{self.waiting} images"
-                raise BusyError(f"{whose} are already waiting; try again in {seconds} s.", seconds)
-            self._waiting[client] += count
-            self.waiting += count
+                whose = f"{mine} images of yours" if mine + count > most else f"{total} images"
+                raise BusyError(f"{whose} are already waiting; try again in {RETRY_S} s.", RETRY_S)
             self._requests.add(request)
             for position, content in enumerate(images):
-                self._received.put(client, _Image(request, position, content, start + position))
+                self._received.put(_Image(request, position, content, start + position))
             self._start_decoding()
         request.future.add_done_callback(lambda _: self._forget(request))
         return request.future
 
     def warm_up(self) -> None:
         """Start a decoder in the background, before there is an image."""
-        self._pool.submit(self._decoders.warm_up)
+        decoder = self._idle.pop()
+        self._pool.submit(decoder.start).add_done_callback(lambda _: self._idle.append(decoder))
 
     def close(self) -> None:
         """Accept no more images, and return when all accepted ones are encoded, or at the latest when they time out."""
@@ -153,11 +221,12 @@ class Batcher:
         with self._change:
             self._closed = True
             self._change.notify_all()
-            self._change.wait_for(lambda: not self.waiting, self.limits.timeout_s)
-            late = list(self._requests) if self.waiting else []
+            self._change.wait_for(lambda: not self._requests, self.limits.timeout_s)
+            late = list(self._requests)
         for request in late:
             request.fail(TimeoutError())
-        self._decoders.close()
+        for decoder in self._decoders:
+            decoder.close()
         self._pool.shutdown()
         self._thread.join(max(0.0, latest - monotonic()))
 
@@ -166,219 +235,112 @@ class Batcher:
         with self._change:
             self._requests.discard(request)
             if request.left:
-                queues = (self._received, self._ready)
-                count = sum(queue.drop(request.client, lambda each: each.request is request) for queue in queues)
-                self._leave(request, count)
+                self._received.drop(request)
+                self._ready.drop(request.client, lambda image: image.request is request)
                 self._start_decoding()
-
-    def _leave(self, request: _Request, images: int = 1) -> None:
-        """Count images of a request as no longer waiting."""
-        views = images * request.prepare.views
-        self.waiting -= views
-        self._waiting -= Counter({request.client: views})  # drops clients without any
-        self._change.notify_all()
+            self._change.notify_all()
 
     def _start_decoding(self) -> None:
-        """Let the decoders that are free work, unless enough images are ready.
+        """Let the decoders that are free work, unless enough images are ready."""
+        if self._ready_views() < READY_BATCHES * self._size:
+            while len(self._received.decoding) < len(self._decoders) and (image := self._received.take()):
+                self._pool.submit(self._decode, image)
 
-        If those are of other clients, a client may have one even so, as long as memory allows it.
-        """
-        most = max(1, self._workers - 1)
-        full = 2 * READY_BATCHES * self.limits.batch
-        while self._decoding.total() < self._workers and (ready := self._ready_views()).total() < full:
-            pausing = {client for client, count in self._decoding.items() if count >= most}
-            if ready.total() >= READY_BATCHES * self._size:
-                pausing |= self._decoding.keys() | ready.keys()
-            image = self._received.take(pausing=pausing)
-            if image is None:
-                return
-            self._decoding[image.request.client] += 1
-            self._pool.submit(self._decode, image)
-
-    def _ready_views(self) -> Counter[str]:
-        """Return the number of ready images per client, counting views."""
-        found: Counter[str] = Counter()
-        for each in self._ready:
-            found[each.request.client] += each.request.prepare.views
-        return found
+    def _ready_views(self) -> int:
+        return sum(image.request.prepare.views for image in self._ready)
 
     def _decode(self, image: _Image) -> None:
         request = image.request
-        position = image.position
-        prepare = image.request.prepare
+        prepared = False
+        decoder = self._idle.pop()
         try:
-            if not request.future.done():
-                small = self.limits.thumbnail if request.thumbnails else 0
-                task = DecodeTask(image.content, portable(prepare), image.index, small)
-                admit = partial(self._admit, request)
-                unwanted = request.future.done
-                image.content, picture = self._decoders.decode(task, prepare, request.client, admit, unwanted)
-                if small:
-                    request.thumbnails[position] = picture
+            prepared = not request.future.done() and self._prepare(decoder, image)
         except ImageError as error:
-            name = f" ({request.names[position]})" if request.names[position] else ""
-            request.fail(ImageError(f"image {position}{name} {error}"))
+            name = f" ({request.names[image.position]})" if request.names[image.position] else ""
+            request.fail(ImageError(f"image {image.position}{name} {error}"))
             self._metrics.unreadable()
         except Exception as error:
             request.fail(error)
+        self._idle.append(decoder)
         with self._change:
-            self._decoding -= Counter([request.client])
-            if request.future.done():
-                self._leave(request)
-            else:
+            self._received.end(image)
+            if prepared and not request.future.done():
                 self._ready.put(request.client, image)
-                self._change.notify_all()
+            elif not request.future.done():
+                self._received.put(image)
+            self._change.notify_all()
             self._start_decoding()
 
-    def _admit(self, request: _Request, pixels: int) -> None:
-        """Refuse an image whose request has too many pixels."""
+    def _prepare(self, decoder: Decoder, image: _Image) -> bool:
+        """Decode an image for the model; returns False if it is large, and has to wait for a place."""
+        request = image.request
+        prepare = request.prepare
+        large = image.cost > self._received.cheap_pixels
+        task = DecodeTask(
+            image.content,
+            self._portable(prepare),
+            image.index,
+            self.limits.thumbnail if request.thumbnails else 0,
+            most=self.limits.pixels if large else self._received.cheap_pixels,
+            seconds=self.limits.decode_s
+            if large
+            else min(self.limits.decode_s, CHEAP_S + CHEAP_VIEW_S * prepare.views),
+        )
+        cost, pixels, picture = decoder.decode(task)
         with self._change:
-            request.pixels += pixels
+            request.pixels += cost - image.cost
+            image.cost = cost
             if request.pixels > self.limits.request_pixels:
                 most = f"{self.limits.request_pixels / 1e6:.3g} million pixels"
                 raise ImageError(f"is one too many: the request has more than {most}; send fewer images at once")
+        if pixels is None:
+            return False
+        image.content = prepare(image.index, Image.fromarray(pixels)) if task.prepare is None else list(pixels)
+        if request.thumbnails:
+            request.thumbnails[image.position] = picture
+        return True
 
     def _run(self) -> None:
         while batch := self._next_batch():
-            wanted = [each for each in batch if not each.request.future.done()]
-            if wanted:
-                self._encode(wanted)
+            self._encode(batch)
 
     def _next_batch(self) -> list[_Image]:
         """Wait for the next batch; it is empty when the batcher is closed and has no more work."""
+        batch = list[_Image]()
         with self._change:
-            while self.waiting or not self._closed:
-                if not len(self._ready):
-                    self._change.wait()
-                    continue
-                latest = monotonic() + self.limits.wait_s
-                while not self._enough() and (left := latest - monotonic()) > 0:
-                    self._change.wait(left)
-                if first := self._ready.take():
-                    return self._fill([first], first.request.prepare.views)
-            return []
-
-    def _fill(self, batch: list[_Image], views: int) -> list[_Image]:
-        """Add images with as many views to a batch until it is full, or there are no more."""
-        while (len(batch) + 1) * views <= self._size:
-            more = self._ready.take(lambda image: image.request.prepare.views == views)
-            if more is None:
-                break
-            batch.append(more)
-        for image in batch:
-            self._leave(image.request)
-        self._start_decoding()
+            while not batch and (self._requests or not self._closed):
+                self._change.wait_for(lambda: len(self._ready) or (self._closed and not self._requests))
+                self._change.wait_for(lambda: self._ready_views() >= min(self._size, self.waiting), self.limits.wait_s)
+                views = 0
+                while views < self._size and (
+                    image := self._ready.take(
+                        lambda image: not batch or views + image.request.prepare.views <= self._size
+                    )
+                ):
+                    batch.append(image)
+                    views += image.request.prepare.views
+            self._start_decoding()
         return batch
-
-    def _enough(self) -> bool:
-        """Return True if the images that are ready fill a batch, or no others are being prepared."""
-        return self._ready_views().total() >= min(self._size, self.waiting)
 
     def _encode(self, batch: Sequence[_Image]) -> None:
         began = perf_counter()
-        prepare = batch[0].request.prepare
+        inputs = [view for image in batch for view in image.content]
         try:
-            features = to_host(prepare.encode([image.content for image in batch])).astype(np.float32)
+            features = to_host(self.encoder.encode_images(inputs)).astype(np.float32)
         except Exception as error:
             for image in batch:
-                image.request.fail(ModelError(f"the model failed on a batch of {len(batch)} images: {error}"))
+                image.request.fail(ModelError(f"the model failed on a batch of {len(inputs)} images: {error}"))
             return
-        count = len(batch) * prepare.views
         took = perf_counter() - began
-        size = max(1, round(TARGET_BATCH_S * count / took))
+        size = max(1, round(TARGET_BATCH_S * len(inputs) / took))
         self._size = min(self.limits.batch, size, (self._size + size + 1) // 2)  # shrinks at once, grows gradually
-        self._metrics.encoded(count, took)
-        self._measure(count, min(image.came for image in batch))
-        for image, row in zip(batch, features, strict=True):
+        self._metrics.encoded(len(inputs), took)
+        for image in batch:
             request = image.request
-            request.rows[image.position] = row
-            request.left -= 1
+            views = request.prepare.views
+            request.rows[image.position] = features[:views] if views > 1 else features[0]
+            features = features[views:]
+            request.left -= views
             if not request.left:
                 with suppress(InvalidStateError):  # the request was cancelled
                     request.future.set_result(Encoded(np.stack(request.rows), tuple(request.thumbnails)))
-
-    def _measure(self, images: int, came: float) -> None:
-        """Note the time that images took, of which the first came then; time without work does not count."""
-        now = monotonic()
-        took = (now - max(came, self._last)) / images
-        self._pace = 0.8 * self._pace + 0.2 * took if self._pace else took
-        self._last = now
-
-
-_Piece = tuple[Callable[[Any], Any], Future[Any], Future[Any]]  # work, what it needs, its answer
-
-
-class WorkQueue:
-    """Work of one stream, done in order, one piece at a time; many queues share a pool of threads.
-
-    Work that only reads does not wait for all of the queue: the two are done in turns. `after` is called after each
-    piece of other work, before its result is known.
-    """
-
-    def __init__(self, pool: Executor, after: Callable[[], None] = lambda: None) -> None:
-        self._pool = pool
-        self._after = after
-        self._change = Lock()
-        self._queue: deque[_Piece] = deque()
-        self._reads: deque[_Piece] = deque()
-        self._running = False
-        self._has_read = False  # True if the last piece of work was a read
-
-    def put(
-        self, work: Callable[[Any], Result], needs: Future[Any] | None = None, *, reads: bool = False
-    ) -> Future[Result]:
-        """Queue work behind everything that was queued before, or what only `reads` behind others of its kind.
-
-        Returns a future of its result. The work is called with the result of `needs`, which is awaited without
-        occupying a thread. If `needs` fails, so does the returned future; cancelling that before the work starts
-        removes the work and cancels `needs`.
-        """
-        if needs is None:
-            needs = Future()
-            needs.set_result(None)
-        answer: Future[Result] = Future()
-        with self._change:
-            (self._reads if reads else self._queue).append((work, needs, answer))
-        needs.add_done_callback(lambda _: self._wake())
-        answer.add_done_callback(lambda done: needs.cancel() if done.cancelled() else None)
-        return answer
-
-    def _wake(self) -> None:
-        with self._change:
-            if self._running or not self._ready():
-                return
-            self._running = True
-        self._start()
-
-    def _ready(self) -> list[deque[_Piece]]:
-        """Return the queues whose next work can be done now: reads first, unless the last work was a read."""
-        ready = [each for each in (self._reads, self._queue) if each and each[0][1].done()]
-        return ready[::-1] if self._has_read else ready
-
-    def _run(self) -> None:
-        with self._change:
-            queue = self._ready()[0]
-            self._has_read = queue is self._reads
-            work, needs, answer = queue.popleft()
-        if answer.set_running_or_notify_cancel():
-            try:
-                try:
-                    result = work(needs.result())
-                finally:
-                    if queue is self._queue:
-                        self._after()
-                answer.set_result(result)
-            except BaseException as error:
-                answer.set_exception(error)
-        with self._change:
-            self._running = bool(self._ready())
-            if not self._running:
-                return
-        self._start()
-
-    def _start(self) -> None:
-        """Do the next piece of work, behind that of other queues which waits for a thread."""
-        try:
-            self._pool.submit(self._run)
-        except RuntimeError:  # the pool was shut down, and the answer is still awaited
-            self._run()

@@ -82,11 +82,6 @@ class Limits(BaseModel):
         return 8 * self.pixels
 
     @property
-    def decoding_pixels(self) -> int:
-        """Pixels of the images that are decoded at the same time; two thirds, the largest image, for one client."""
-        return self.pixels * 3 // 2
-
-    @property
     def marks(self) -> int:
         """Quotes, commas, colons and brackets in the JSON of a request: some for each item that it may have."""
         return 1000 + 10 * (self.labels + self.prompts + self.images)
