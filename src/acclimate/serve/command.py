@@ -11,27 +11,20 @@ from acclimate.errors import InputError
 from acclimate.prompts import LearnedPrompts
 from acclimate.serve.app import bind, create_app, is_loopback, serve
 from acclimate.serve.security import LOOPBACK_NAMES, TokenFile
-from acclimate.serve.settings import NewStreamSettings, ServeSettings
+from acclimate.serve.settings import DEFAULT_STREAMS, ServeSettings
 from acclimate.serve.streams import Streams, check_setup
 
 
-def check_new_streams(chosen: NewStreamSettings) -> None:
-    """Refuse settings of new streams that contradict each other."""
-    default = NewStreamSettings()
-    if chosen.labels is None and chosen.fitted is None and chosen != default:
-        raise InputError("settings of new streams, in [streams], need --labels or --fitted.")
-    if chosen.fitted is not None and (chosen.method != default.method or chosen.settings):
-        raise InputError("a fitted file has the method and its settings; leave out --method and --set.")
-
-
 def open_fitted(settings: ServeSettings, labels: Sequence[str] | None, templates: Any) -> Classifier:
-    """Return the classifier that the fitted file of the settings makes; its adapter works on the host."""
-    given = settings.streams.templates != NewStreamSettings().templates
+    """Return the classifier of the fitted file in the settings; its adapter works on the host, as streams do."""
+    chosen = settings.streams
+    if chosen.method != DEFAULT_STREAMS.method or chosen.settings:
+        raise InputError("a fitted file has the method and its settings; leave out --method and --set.")
     ready = Classifier(
         labels,
         settings.model,
-        templates=templates if given else None,
-        fitted=settings.streams.fitted,
+        templates=None if chosen.templates == DEFAULT_STREAMS.templates else templates,
+        fitted=chosen.fitted,
         device=settings.device,
         precision=settings.precision,
         compile=settings.compile,
@@ -51,16 +44,18 @@ def setup_new_streams(
         templates: the templates as they were read; see `acclimate.cli.arguments.read_templates`.
         ready: the classifier of the fitted file; None if there is none.
     """
-    options = settings.streams.model_dump(exclude={"labels", "fitted"})
-    options["templates"] = templates
+    options = settings.streams.model_dump(exclude={"labels", "fitted"}) | {"templates": templates}
+    adapter = None
     if ready is not None:
-        options |= {"method": ready.adapter.name, "settings": ready.adapter.settings, "templates": ready.templates}
         labels = ready.labels
-    if labels is None:
+        adapter = ready.adapter
+        options |= {"method": adapter.name, "settings": adapter.settings, "templates": ready.templates}
+    elif labels is None:
+        if settings.streams != DEFAULT_STREAMS:
+            raise InputError("settings of new streams, in [streams], need --labels or --fitted.")
         return None
     if isinstance(templates, LearnedPrompts):
         options["templates"] = templates.name
-    adapter = None if ready is None else ready.adapter
     names, setup = check_setup(labels, options, settings.limits, adapter)
     return {"labels": names, "fitted": adapter, **setup.model_dump()}
 
@@ -84,7 +79,6 @@ def run_service(
         raise InputError(
             f"{settings.host} can be reached from other machines; give --token-file, or listen on 127.0.0.1."
         )
-    check_new_streams(settings.streams)
     ready = None if settings.streams.fitted is None else open_fitted(settings, labels, templates)
     defaults = setup_new_streams(settings, labels, templates, ready)
     learned = templates if isinstance(templates, LearnedPrompts) else None

@@ -30,7 +30,7 @@ class Limits(BaseModel):
         8
         >>> Limits(image=8)
         Traceback (most recent call last):
-        acclimate.errors.InputError: there is no setting 'limits.image'; did you mean 'limits.images'...
+        acclimate.errors.InputError: there is no setting 'limits.image'; did you mean 'images'...
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,7 +72,7 @@ class Limits(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise setting_error(error, [f"limits.{name}" for name in Limits.model_fields], "limits.") from None
+            raise setting_error(error, Limits.model_fields, "limits.") from None
         if self.images > self.queue:
             raise InputError(f"a queue of {self.queue} cannot hold a request of {self.images} images; raise `queue`.")
 
@@ -130,14 +130,14 @@ class Limits(BaseModel):
 
 
 def setting_error(error: ValidationError, known: Iterable[str], prefix: str = "") -> InputError:
-    """Return the first problem that Pydantic found in settings; `known` are the names of all settings."""
+    """Return the first problem that Pydantic found in settings; `known` are the names of the settings that exist."""
     first = error.errors(include_url=False)[0]
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, InputError):
         return inner
     name = prefix + ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
-        return InputError(f"there is no setting {name!r}; {nearest(name, known)}")
+        return InputError(f"there is no setting {name!r}; {nearest(str(first['loc'][-1]), known)}")
     if first["type"] == "unknown_field":  # the message of `RequestBody` ends in the nearest known field
         return InputError(f"[{name}] {first['msg']}")
     return InputError(f"the setting {name} cannot be {str(first['input'])[:80]!r}: {first['msg']}.")

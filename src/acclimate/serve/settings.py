@@ -60,6 +60,9 @@ class NewStreamSettings(StreamSetup):
         return None if value is False else value
 
 
+DEFAULT_STREAMS = NewStreamSettings.model_validate({})
+
+
 class ServeSettings(BaseSettings):
     """Everything that can be set for a service."""
 
@@ -79,7 +82,7 @@ class ServeSettings(BaseSettings):
     token_file: Path | None = Field(None, description="File of tokens: one NAME TOKEN STREAM=ACTION per line.")
     allow_host: Words = Field([], description="Other host names for this service, besides localhost.")
     streams: NewStreamSettings = Field(
-        NewStreamSettings(), description="Streams that are created by their first images; they need labels or fitted."
+        DEFAULT_STREAMS, description="Streams that are created by their first images; they need labels or fitted."
     )
     limits: Limits = Field(Limits(), description="Limits on requests, streams, queues and files.")
 
@@ -123,21 +126,13 @@ def load_settings(config: Path | None, given: Mapping[str, Any], options: Iterab
             config.open().close()
         return ServeSettings(config=config, **given)
     except ValidationError as error:
-        raise setting_error(error, _names(ServeSettings)) from None
+        raise setting_error(error, [*ServeSettings.model_fields, *GuardRules.model_fields]) from None
     except SettingsError as error:
         raise InputError(f"{error}: {error.__cause__}.") from None
     except OSError as error:
         raise InputError(f"the file of settings {config} cannot be read: {reason(error)}.") from None
     except ValueError as error:
         raise InputError(f"the file of settings {config} is not valid TOML: {error}.") from None
-
-
-def _names(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted names of all settings."""
-    for name, field in model.model_fields.items():
-        yield f"{prefix}{name}"
-        if isinstance(field.default, BaseModel):
-            yield from _names(type(field.default), f"{prefix}{name}.")
 
 
 def _table(model: BaseModel, prefix: str) -> Iterator[str]:
