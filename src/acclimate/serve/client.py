@@ -111,7 +111,7 @@ class Client:
 
     def create(self, stream: str, labels: Iterable[str], **setup: Any) -> dict[str, Any]:
         """Create a stream with labels, and a `method`, `settings`, `templates`, ... if they are given."""
-        return self._json(dict, "POST", "/v1/streams", body={"name": stream, "labels": list(labels), **setup})
+        return self._json(dict, "PUT", _path(stream), body={"labels": list(labels), **setup})
 
     def describe(self, stream: str) -> dict[str, Any]:
         """Return the description of a stream: labels, settings, counts, and its problems, if it has any."""

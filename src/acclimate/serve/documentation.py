@@ -10,6 +10,7 @@ from acclimate.serve.security import OPEN
 
 STREAMS = "/v1/streams"
 BODIES = (
+    schemas.NamelessStreamRequest,
     schemas.StreamRequest,
     schemas.ImagesRequest,
     schemas.CorrectionRequest,

@@ -87,9 +87,27 @@ async def create_stream(
     details: Details,
 ) -> dict[str, Any]:
     """Create a stream."""
-    details |= {"stream": body.name, "method": body.method, "labels": body.labels}
-    authorize(caller, "manage", body.name)
-    stream = await streams.create(client=caller.name, **body.model_dump())
+    return await create_named_stream(body.name, body, streams, caller, details)
+
+
+@router.put(
+    "/{name}",
+    name="create_stream",  # the same action in the audit log
+    status_code=201,
+    openapi_extra=described(schemas.NamelessStreamRequest),
+    response_model=schemas.DescriptionResponse,
+)
+async def create_named_stream(
+    name: StreamName,
+    body: Annotated[schemas.NamelessStreamRequest, json_body(schemas.NamelessStreamRequest)],
+    streams: AllStreams,
+    caller: Sender,
+    details: Details,
+) -> dict[str, Any]:
+    """Create a stream whose name is in the path, where a proxy in front of several services can see it."""
+    details |= {"stream": name, "method": body.method, "labels": body.labels}
+    authorize(caller, "manage", name)
+    stream = await streams.create(name, client=caller.name, **body.model_dump(exclude={"name"}))
     return stream.describe()
 
 

@@ -87,8 +87,8 @@ class StreamSetup(RequestBody):
     guard: GuardRules | None = Field(GuardRules(), description=GUARD)
 
 
-class StreamRequest(StreamSetup):
-    """A new stream."""
+class NamelessStreamRequest(StreamSetup):
+    """A new stream whose name is in the path."""
 
     templates: (
         Prompt | Prompts | Annotated[dict[BoundedLabel, Prompts], Field(max_length=MAX_LABELS, fail_fast=True)]
@@ -97,8 +97,13 @@ class StreamRequest(StreamSetup):
         {}, max_length=100, fail_fast=True, description=SETTINGS
     )
     guard: GuardRequest | None = Field(GuardRequest(), description=GUARD)
-    name: Name = Field(pattern=NAME_PATTERN)
     labels: Labels = Field(min_length=2, examples=[["cat", "dog", "bird"]])
+
+
+class StreamRequest(NamelessStreamRequest):
+    """A new stream."""
+
+    name: Name = Field(pattern=NAME_PATTERN)
 
 
 class ImagesRequest(RequestBody):

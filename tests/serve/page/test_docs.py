@@ -55,6 +55,7 @@ def test_the_documentation_says_what_a_token_must_allow(serve, tmp_path):
         client.headers["Authorization"] = "Bearer a-token-that-is-long"
         bodies = {
             "/v1/streams": {"name": "new", "labels": ["cat", "dog"]},
+            "/v1/streams/{name}": {"labels": ["cat", "dog"]},
             "/v1/streams/{name}/labels": {"add": ["fox"]},
         }
         bodies["/v1/streams/{name}/corrections"] = {"id": 0, "label": "fox"}

@@ -27,7 +27,7 @@ export function newStream(find, images, taken, defaults) {
     const options = { method: find("method").value, views: Number(find("views").value) };
     if (find("unsure").value) options.unsure = Number(find("unsure").value);
     for (const field of SWITCHES) if (!find(field).disabled) options[field] = find(field).checked;
-    if (labels.length) await call("POST", "v1/streams", { name, labels, ...options });
+    if (labels.length) await call("PUT", at(name), { labels, ...options });
     else await createByImage(name);
     find("new-dialog").querySelector("form").reset();
     return name;
