@@ -5,12 +5,15 @@ from threading import Event, get_ident
 
 import numpy as np
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from acclimate.errors import InputError
 from acclimate.prompts import build_head, negative_vectors
 from acclimate.serve.http_errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.texts import Texts
+from portal import Blocking
+from waiting import wait_until
 
 MANY = tuple(f"thing {i}" for i in range(80))  # three batches
 FEW = ("cat", "dog", "fox")
@@ -45,28 +48,26 @@ def watched(encoder):
 @pytest.fixture
 def start(watched, tmp_path):
     started = []
+    with start_blocking_portal() as portal:
 
-    def begin(**limits):
-        started.append(Texts(watched, Limits(**limits), tmp_path / "texts"))
-        return started[-1]
+        def begin(**limits):
+            started.append(Texts(watched, Limits(**limits), tmp_path / "texts"))
+            return Blocking(portal, started[-1])
 
-    yield begin
-    watched.gate.set()
+        yield begin
+        watched.gate.set()
     for texts in started:
-        texts.close()
+        texts.pool.close()
 
 
 def test_vectors_are_those_of_build_head_to_the_bit(start, watched):
     texts = start()
     templates = ["a {}", "the {}", "a photo of a {}."]
-    one = texts.head(MANY, templates, "a")
-    two = texts.head_for_request(MANY[:40], "my {}", "b")
     watched.gate.set()
-    for found, expected in (
-        (one, build_head(watched.encoder, MANY, templates, False)),
-        (two, build_head(watched.encoder, MANY[:40], "my {}", False)),
+    for head, expected in (
+        (texts.head(MANY, templates, "a"), build_head(watched.encoder, MANY, templates, False)),
+        (texts.head_for_request(MANY[:40], "my {}", "b"), build_head(watched.encoder, MANY[:40], "my {}", False)),
     ):
-        head = found.result(60)
         assert head.fingerprint == expected.fingerprint
         assert np.array_equal(head.class_vectors, expected.class_vectors)
     assert len(watched.threads) == 1
@@ -75,9 +76,10 @@ def test_vectors_are_those_of_build_head_to_the_bit(start, watched):
 
 def test_few_labels_do_not_wait_for_many(start, watched):
     texts = start()
-    many = [texts.head_for_request(MANY, template, "attacker") for template in ("a {}", "b {}")]
+    many = [texts.soon("head_for_request", MANY, template, "attacker") for template in ("a {}", "b {}")]
     assert watched.began.wait(30)
-    few = [texts.head_for_request(FEW, "{}", client) for client in ("victim", "attacker")]
+    few = [texts.soon("head_for_request", FEW, "{}", client) for client in ("victim", "attacker")]
+    wait_until(lambda: texts.pool._unfinished.total() == 4)
     watched.gate.set()
     assert [each.result(60).class_names for each in few] == [FEW, FEW]
     assert all(each.result(60) for each in many)
@@ -86,83 +88,70 @@ def test_few_labels_do_not_wait_for_many(start, watched):
     assert order[:5].count("cat") == 2  # the same client's comes after one batch of each job before it
 
 
-def test_encoding_stops_when_nobody_waits(start, watched):
+def test_encoding_stops_when_its_request_is_cancelled(start, watched):
     texts = start()
-    one, two = (texts.head_for_request(MANY, "{}", "a") for _ in range(2))
-    other = texts.head_for_request(FEW, "{}", "a")
+    gone = texts.soon("head_for_request", MANY, "a {}", "a")
     assert watched.began.wait(30)
-    assert one.cancel()
-    watched.gate.set()
-    assert two.result(60).class_names == MANY  # somebody did
-    assert other.result(60)
-    watched.gate.clear()
-    watched.began.clear()
-    watched.batches.clear()
-    gone = [texts.head_for_request(MANY, "a {}", "a") for _ in range(2)]
-    assert watched.began.wait(30)
-    assert all(each.cancel() for each in gone)
-    after = texts.head_for_request(FEW, "a {}", "a")
-    again = texts.head_for_request(MANY[:3], "a {}", "a")
-    watched.gate.set()
-    assert after.result(60)
-    assert again.result(60)
-    assert [count for count, _ in watched.batches] == [32, 3, 3]
+    gone.cancel()
     with pytest.raises(CancelledError):
-        gone[0].result(60)
+        gone.result(60)
+    after = texts.soon("head_for_request", FEW, "a {}", "a")
+    watched.gate.set()
+    assert after.result(60).class_names == FEW
+    assert [count for count, _ in watched.batches] == [32, 3]
 
 
-def test_waiting_jobs_are_bounded_and_the_same_labels_count_once(start, watched):
+def test_waiting_jobs_are_bounded(start, watched):
     texts = start(texts=2)
-    waiting = [texts.head_for_request(FEW, template, "a") for template in ("{}", "a {}", "a {}")]
+    waiting = [texts.soon("head_for_request", FEW, template, "a") for template in ("{}", "a {}")]
+    wait_until(lambda: texts.pool._unfinished["a"] == 2)
     with pytest.raises(BusyError, match="try again"):
         texts.head_for_request(FEW, "the {}", "a")
-    waiting.append(texts.head_for_request(FEW, "the {}", "b"))
+    waiting.append(texts.soon("head_for_request", FEW, "the {}", "b"))
     watched.gate.set()
     assert all(each.result(60) for each in waiting)
-    assert sorted(first for _, first in watched.batches) == ["a cat", "cat", "the cat"]
 
 
 def test_recent_heads_are_kept_in_memory_and_those_of_streams_on_disk(start, watched, tmp_path):
     watched.gate.set()
     texts = start()
-    kept = [texts.head_for_request(FEW, "a {}").result(60) for _ in range(2)]
+    kept = [texts.head_for_request(FEW, "a {}") for _ in range(2)]
     assert kept[0] is kept[1]
     for i in range(40):
-        texts.head_for_request((f"cat {i}", "dog"), "a {}").result(60)
+        texts.head_for_request((f"cat {i}", "dog"), "a {}")
     assert len(texts._recent) == 32
     assert not (tmp_path / "texts").exists()
-    expected = texts.head(FEW, "a {}").result(60)
+    expected = texts.head(FEW, "a {}")
     watched.batches.clear()
-    assert start().head(FEW, "a {}").result(60).fingerprint == expected.fingerprint == kept[0].fingerprint
+    assert start().head(FEW, "a {}").fingerprint == expected.fingerprint == kept[0].fingerprint
     assert not watched.batches
 
 
 def test_nouns_are_encoded_once_whoever_gives_up(start, watched, tmp_path):
     texts = start()
-    gone = texts.negatives()
+    gone, waiting = (texts.soon("negatives") for _ in range(2))
     assert watched.began.wait(30)
-    assert gone.cancel()
-    few = texts.head_for_request(FEW, "{}", "a")
+    gone.cancel()
+    few = texts.soon("head_for_request", FEW, "{}", "a")
     watched.gate.set()
     assert few.result(60)
-    found = texts.negatives().result(60)
+    found = waiting.result(60)
     assert np.array_equal(found, negative_vectors(watched.encoder, tmp_path / "other"))
-    assert watched.batches[1] == (3, "cat")
     count = len(watched.batches)
-    assert texts.negatives().result(60) is found
+    assert texts.negatives() is found
     assert len(watched.batches) == count
 
 
 def test_stopping_does_not_wait_for_all_labels(start, watched):
     texts = start()
-    running = texts.head_for_request(MANY, "{}", "a")
-    waiting = texts.head_for_request(FEW, "{}", "b")
+    running = texts.soon("head_for_request", MANY, "{}", "a")
+    waiting = texts.soon("head_for_request", FEW, "{}", "b")
     assert watched.began.wait(30)
-    texts.stop()
+    wait_until(lambda: texts.pool._unfinished.total() == 2)
+    texts.pool.stop()
     with pytest.raises(BusyError, match="shutting down"):
         waiting.result(30)
     watched.gate.set()
-    texts.close()
     with pytest.raises(BusyError, match="shutting down"):
         running.result(30)
     assert len(watched.batches) == 1

@@ -1,0 +1,188 @@
+"""Turns of clients: in a queue, and in a pool of threads."""
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from itertools import pairwise
+from threading import Event
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acclimate.serve.http_errors import BusyError
+from acclimate.serve.queues import FairPool, FairQueue
+from waiting import wait_until
+
+
+@given(st.lists(st.one_of(st.sampled_from("abcd"), st.none()), max_size=60))
+def test_first_come_first_served_per_client_and_turns_between_them(steps):
+    """None takes an item, a letter puts one of this client."""
+    queue = FairQueue()
+    waiting = {}
+    since = Counter()
+    for number, client in enumerate(steps):
+        if client is not None:
+            queue.put(client, (client, number))
+            waiting.setdefault(client, []).append(number)
+        elif waiting:
+            client, number = queue.take()
+            assert number == waiting[client].pop(0)
+            for other in waiting:
+                since[other] += other != client
+            assert max(since.values()) < 4  # nobody waits while another is served twice
+            since[client] = 0
+            waiting = {name: items for name, items in waiting.items() if items}
+        else:
+            assert queue.take() is None
+        assert len(queue) == sum(map(len, waiting.values())) == len(list(queue))
+
+
+def test_clients_take_turns_unless_they_pause():
+    queue = FairQueue()
+    for item in ("a1", "a2", "a3", "b1", "c1", "c2"):
+        queue.put(item[0], item)
+    assert queue.take(pausing="ab") == "c1"
+    assert queue.take(lambda item: item.endswith("3")) == "a3"
+    assert [queue.take() for _ in range(5)] == ["b1", "c2", "a1", "a2", None]
+
+
+def test_dropped_items_are_gone():
+    queue = FairQueue()
+    for item in ("a1", "a2", "b1"):
+        queue.put(item[0], item)
+    assert queue.drop("a", lambda item: item == "a1") == 1
+    assert queue.drop("b", lambda item: True) == 1
+    assert queue.drop("nobody", lambda item: True) == 0
+    assert list(queue) == ["a2"]
+
+
+@pytest.fixture
+def start():
+    pools = []
+
+    def begin(threads=1, jobs=8):
+        pools.append(FairPool("test", threads, jobs))
+        return pools[-1]
+
+    yield begin
+    for pool in pools:
+        pool.close()
+
+
+def test_clients_take_turns(start):
+    pool = start()
+    gate = Event()
+    done = []
+    first = pool.submit("greedy", lambda: gate.wait(30))
+    many = [pool.submit("greedy", lambda i=i: done.append(i)) for i in range(3)]
+    one = pool.submit("modest", lambda: done.append("modest"))
+    gate.set()
+    for each in (first, *many, one):
+        each.result(30)
+    assert done == ["modest", 0, 1, 2]
+
+
+def test_one_client_never_has_all_threads(start):
+    pool = start(threads=4)
+    gate = Event()
+    held = [pool.submit("greedy", lambda: gate.wait(30)) for _ in range(8)]
+    wait_until(lambda: sum(each.running() for each in held) == 2)
+    assert pool.submit("modest", lambda: "at once").result(30) == "at once"
+    assert sum(each.running() for each in held) == 2
+    gate.set()
+    assert all(each.result(30) for each in held)
+
+
+def test_waiting_jobs_are_bounded_per_client_and_in_all(start):
+    pool = start(jobs=2)
+    gate = Event()
+    held = [pool.submit(client, lambda: gate.wait(30)) for client in "aabbccd"]
+    for client in ("a", "d"):  # one of each client is always taken
+        with pytest.raises(BusyError, match="try again"):
+            pool.submit(client, gate.set)
+    assert held[1].cancel()  # waits, and makes room at once
+    held[1] = pool.submit("e", lambda: True)
+    gate.set()
+    assert all(each.result(30) for each in held)
+    assert pool.submit("a", lambda: 1).result(30) == 1
+
+
+def test_however_many_clients_take_all_they_can_the_next_finds_room(start):
+    pool = start(jobs=16)
+    gate = Event()
+    held = []
+    for client in range(6):
+        with suppress(BusyError):
+            while True:
+                held.append(pool.submit(f"hostile {client}", lambda: gate.wait(30)))
+    modest = pool.submit("modest", lambda: "done")
+    gate.set()
+    assert modest.result(30) == "done"
+    assert all(each.result(30) for each in held)
+
+
+def test_a_cancelled_caller_takes_back_what_has_not_begun(start):
+    pool = start()
+    began = Event()
+    gate = Event()
+    done = []
+
+    async def call():
+        running = asyncio.create_task(pool.run("a", lambda: began.set() or gate.wait(30) and done.append("begun")))
+        waiting = asyncio.create_task(pool.run("a", lambda: done.append("waiting")))
+        await asyncio.to_thread(began.wait, 30)
+        for task in (running, waiting):
+            task.cancel()
+        await asyncio.gather(running, waiting, return_exceptions=True)
+        gate.set()
+        await pool.run("a", lambda: done.append("next"))
+
+    asyncio.run(call())
+    assert done == ["begun", "next"]
+
+
+def test_failures_are_the_futures_own(start):
+    pool = start()
+    with pytest.raises(ZeroDivisionError):
+        pool.submit("a", lambda: 1 / 0).result(30)
+    assert pool.submit("a", lambda: 2).result(30) == 2
+
+
+def test_a_pool_that_stops_refuses_what_waits(start):
+    pool = start()
+    began = Event()
+    gate = Event()
+    running = pool.submit("a", lambda: began.set() or gate.wait(30))
+    waiting = pool.submit("b", gate.set)
+    assert began.wait(30)
+    pool.stop()
+    with pytest.raises(BusyError, match="shutting down"):
+        waiting.result(30)
+    gate.set()
+    assert running.result(30)  # what has begun ends
+    with pytest.raises(BusyError, match="shutting down"):
+        pool.submit("a", gate.set)
+
+
+def test_clients_who_ask_again_and_again_do_not_stop_a_job_of_many_steps(start):
+    """Each of two has one short job at a time, and is never without one; who has steps to do is served in between."""
+    pool = start()
+    order = []
+
+    async def again(client, ended):
+        while not ended.is_set():
+            await pool.run(client, lambda: order.append(client))
+
+    async def steps():
+        ended = asyncio.Event()
+        others = [asyncio.create_task(again(client, ended)) for client in ("one", "other")]
+        for _ in range(20):
+            await pool.run("victim", lambda: order.append("victim"))
+        ended.set()
+        await asyncio.gather(*others)
+
+    asyncio.run(steps())
+    turns = [place for place, client in enumerate(order) if client == "victim"]
+    assert len(order) > 30
+    assert max(after - before for before, after in pairwise(turns)) <= 6  # few turns of the others in between
