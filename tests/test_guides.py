@@ -14,7 +14,7 @@ from guides import Reader, as_script, free_port, snippets
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LANGUAGES = {"sh", "python", "text", "json", "ini"}  # the first two are run
+LANGUAGES = {"sh", "python", "text", "json", "ini", "toml"}  # the first two are run
 
 
 @pytest.fixture

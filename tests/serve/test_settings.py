@@ -1,5 +1,6 @@
 """Settings of the service: where they come from, and the file that has all of them."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -147,6 +148,18 @@ def test_wrong_settings_are_refused(printed, file, message):
 )
 def test_wrong_variables_are_refused(printed, name, value, message):
     assert message in printed(variables={name: value})
+
+
+def test_the_file_in_the_guide(file):
+    guide = (Path(__file__).parents[2] / "docs" / "serve.md").read_text("utf-8")
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
+    file.write_text(text)
+    found = load_settings(file, {})
+    assert (found.streams.settings, found.streams.guard.share) == ({"positive_capacity": 5}, 0.3)
+    assert (found.limits.timeout_s, found.limits.client_streams) == (60, 500)
+    table = guide.partition("### Limits")[2].partition("\n## ")[0]
+    named = re.findall(r"^\|[^|]+\|[^|]+\|([^|]*)\|[^|]+\|$", table, re.MULTILINE)
+    assert {*re.findall(r"`(\w+)`", " ".join(named))} <= {*Limits.model_fields}
 
 
 def test_files_that_cannot_be_read(tmp_path):
