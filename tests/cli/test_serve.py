@@ -19,6 +19,7 @@ from acclimate import Classifier
 from acclimate.cli import app
 
 LABELS = "red circle, green square, blue stripes"
+LEARN_ALL = {"ACCLIMATE_SERVE_STREAMS__SKIP_DUPLICATES": "false"}  # the drawn images look much alike
 TOKEN = "a-token-of-the-keeper-0123456789"
 
 
@@ -58,9 +59,10 @@ def test_it_can_be_stopped_as_soon_as_it_says_that_it_serves(tiny_onnx, tmp_path
 
 
 def test_from_the_first_image_to_the_next_start(tiny_onnx, photos, tmp_path):
-    options = ["--model", f"onnx:{tiny_onnx}", "--labels", LABELS, "--no-skip-duplicates"]
+    options = ["--model", f"onnx:{tiny_onnx}", "--labels", LABELS]
     images = [path.read_bytes() for path in sorted(photos.rglob("*.png"))[:6]]
-    with running(tmp_path, *options, "--thumbnails", "--method", "tda", "--set", "positive_capacity=2") as client:
+    method = ["--thumbnails", "--method", "tda", "--set", "positive_capacity=2"]
+    with running(tmp_path, *options, *method, variables=LEARN_ALL) as client:
         for i, image in enumerate(images):
             (result,) = client.post("/v1/streams/shop-1/classify", files={"image": image}).json()["results"]
             assert result["id"] == i
@@ -92,8 +94,8 @@ def test_requests_under_way_are_finished(tiny_onnx, photos, tmp_path):
             except httpx.TransportError:
                 return
 
-    options = ["--model", f"onnx:{tiny_onnx}", "--labels", LABELS, "--no-skip-duplicates"]
-    with running(tmp_path, *options) as client:
+    options = ["--model", f"onnx:{tiny_onnx}", "--labels", LABELS]
+    with running(tmp_path, *options, variables=LEARN_ALL) as client:
         threads = [Thread(target=send, args=(str(client.base_url),)) for _ in range(4)]
         for thread in threads:
             thread.start()
@@ -158,13 +160,45 @@ def test_invalid_services_are_refused_at_once(invoke, options, message, tmp_path
     assert not (tmp_path / "state").exists()
 
 
-def test_learned_prompts_that_no_stream_could_have(invoke, tiny_clip, tiny_onnx, photos, tmp_path):
+def test_a_service_needs_a_folder():
+    refused = CliRunner().invoke(app, ["serve", "--labels", "cat, dog"])
+    assert (refused.exit_code, refused.stderr.count("--data")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("[streams]\nguard = false", "need --labels or --fitted"),
+        ("[streams]\nlabels = ['cat', 'dog']\ntemplates = 'a photo'", "no {} for the class name"),
+        ("[streams]\nlabels = ['cat']", "2 to 2000 labels"),
+        ("[streams]\nlabels = ['cat', 'dog']\nsettings = {nothing = 1}", "no setting 'nothing'"),
+        ("plugin = ['nowhere.py']", "no plugin at nowhere.py"),
+    ],
+)
+def test_settings_that_make_no_service_are_refused_at_once(invoke, settings, message, tmp_path):
+    (tmp_path / "serve.toml").write_text(settings)
+    assert message in invoke("--config", str(tmp_path / "serve.toml"))
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_file_of_settings(tiny_onnx, tmp_path):
+    labels = LABELS.split(", ")
+    rows = [f"model = 'onnx:{tiny_onnx}'", "[streams]", f"labels = {labels}", "[streams.templates]"]
+    rows += [f"'{label}' = ['a {label}', 'the {label}']" for label in labels]
+    (tmp_path / "serve.toml").write_text("\n".join([*rows, "[limits]", "images = 2", ""]))
+    with running(tmp_path, "--config", str(tmp_path / "serve.toml")) as client:
+        assert client.get("/v1/streams").json()["labels"] == labels
+        refused = client.post("/v1/streams/new/classify", files=[("image", b"x")] * 3)
+        assert (refused.status_code, "2" in refused.json()["error"]["message"]) in ((400, True), (422, True))
+
+
+def test_learned_prompts_that_no_stream_could_have(invoke, tiny_clip, tiny_onnx, photos, tmp_path, monkeypatch):
     paths = [next((photos / colour).iterdir()) for colour in ("red", "blue")]
     learner = Classifier(["red", "blue"], f"local:{tiny_clip}", method="coop", epochs=1, context_tokens=2, cache=False)
     learner.fit(paths, ["red", "blue"])
     learner.save(tmp_path / "coop")
-    options = ["--labels", "cat, dog", "--prompts", f"learned:{tmp_path / 'coop'}", "--model", f"onnx:{tiny_onnx}"]
-    assert "learned prompts need a text tower that takes embeddings" in invoke(*options)
+    monkeypatch.setenv("ACCLIMATE_SERVE_STREAMS__TEMPLATES", f"learned:{tmp_path / 'coop'}")
+    assert "learned prompts need a text tower that takes embeddings" in invoke("--labels", "cat, dog")
     assert not (tmp_path / "state").exists()
 
 

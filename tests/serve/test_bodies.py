@@ -373,5 +373,5 @@ def test_a_corrected_image_can_be_corrected_again_at_the_limit(serve, pictures):
 
 
 def test_limits_that_no_request_could_reach():
-    with pytest.raises(InputError, match="limits.labels cannot be"):
+    with pytest.raises(InputError, match=r"limits\.labels cannot be"):
         Limits(labels=schemas.MAX_LABELS + 1)

@@ -61,6 +61,7 @@ def doctor() -> None:
         "pyarrow": ("parquet results", "parquet"),
         "datasets": ("hfds: sources", "datasets"),
         "fastapi": ("acclimate serve", "serve"),
+        "httpx": ("the Python client of the service", "client"),
         "matplotlib": ("plots", "plot"),
         "av": ("videos", "video"),
         "pillow-heif": ("HEIC images", "heic"),

@@ -32,7 +32,10 @@ TIFF = (b"II\x2a\0", b"MM\0\x2a", b"II\x2b\0", b"MM\0\x2b", b"II\0\x2a", b"MM\x2
 # bytes of a value by TIFF's type
 SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}
 SUBDIRECTORY_TAGS = (34665, 34853, 40965)  # EXIF, GPS and interoperability, which Pillow reads
-HOW_TO_ALLOW = "start with a larger --max-pixels (in Python: acclimate.images.opening.limit_pixels)"
+HOW_TO_ALLOW = (
+    "start with a larger --max-pixels (in Python: acclimate.images.opening.limit_pixels; for the service: "
+    "`pixels` in [limits])"
+)
 
 MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
 NEXT_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)  # not the restart markers within a scan
