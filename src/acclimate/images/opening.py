@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from math import inf
 from typing import Any, cast
 
 import numpy as np
@@ -19,15 +20,22 @@ from PIL import Image, UnidentifiedImageError
 from acclimate.arrays import HostArray, to_host
 from acclimate.errors import ImageError, lacking, reason
 from acclimate.files import read_regular
-from acclimate.images.decode_cost import BYTES_PER_PIXEL, EXAMINERS, HOW_TO_ALLOW, SIGNATURES, check_exif
+from acclimate.images.decode_cost import (
+    BYTES_PER_PIXEL,
+    EXAMINERS,
+    HOW_TO_ALLOW,
+    PEAK_FACTORS,
+    SIGNATURES,
+    HeaderFile,
+    check_exif,
+)
 
 CHANNELS = (1, 3, 4)
 FLOAT_TOLERANCE = 0.01  # floats that were resized may overshoot 0 and 1
 MAX_PIXELS = 178_956_970  # Pillow's own limit for decompression bombs
 COMMON_FORMATS = ("JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF", "AVIF", "HEIC")  # formats that messages name
-FORMATS = (*EXAMINERS, "AVIF", "HEIF")  # Pillow reads more: some call other programs, some are slow, few are photos
+FORMATS = tuple(SIGNATURES)  # Pillow reads more: some call other programs, some are slow, few are photos
 MAX_BYTES = 256 * 2**20  # largest file
-AVIF_BYTES_PER_PIXEL = 16  # memory while AVIF and HEIF are decoded
 MAX_ASPECT = 16  # largest ratio of an image's sides; longer images are reduced to their centre
 STRIP_PIXELS = 2**18  # pixels that are converted at once
 ORIENTATION_TAG = 0x0112  # EXIF's orientation
@@ -74,11 +82,13 @@ class Examined:
         content: the file.
         kind: Pillow's name for the kind of file; it is opened as no other.
         pixels: what decoding takes, in pixels of 8 bytes of memory at its peak; at least width times height.
+        image: the opened image.
     """
 
     content: bytes
     kind: str
     pixels: int
+    image: Image.Image
 
     def decode(self, upright: bool = True) -> Image.Image:
         """Decode to 8-bit RGB, at most `MAX_ASPECT` times as long as wide; ImageError if it cannot be read."""
@@ -91,26 +101,24 @@ class Examined:
         Such decoders would make an image of a file that is cut off, and decode progressive JPEGs one by one. Images in
         other colours than YCbCr, and those that must be cut or turned, are left to Pillow, too.
         """
+        image = self.image
         if self.kind != "JPEG" or not self.content.endswith(JPEG_END):
             return False
+        ids = [component[0] for component in getattr(image, "layer", ())]
+        ycbcr = image.mode == "RGB" and image.info.get("adobe_transform") != 0 and ids != RGB_IDS
+        if not ycbcr or "progressive" in image.info or max(image.size) > MAX_ASPECT * min(image.size):
+            return False
         try:
-            with _reading(), Image.open(io.BytesIO(self.content), formats=("JPEG",)) as image:
-                ids = [component[0] for component in getattr(image, "layer", ())]
-                ycbcr = image.mode == "RGB" and image.info.get("adobe_transform") != 0 and ids != RGB_IDS
-                whole = image.width * image.height <= self.pixels and max(image.size) <= MAX_ASPECT * min(image.size)
-                turned = upright and _turning(image) is not None
-                return ycbcr and whole and not turned and "progressive" not in image.info
+            with _reading():
+                return not upright or _turning(image) is None
         except ImageError:
             return False
 
     def _decode(self, upright: bool) -> tuple[Image.Image, Image.Transpose | None]:
-        with Image.open(io.BytesIO(self.content), formats=(self.kind,)) as image:
-            if image.width * image.height > self.pixels:
-                raise ImageError("damaged: it says different things of its size")
-            image.load()
-            centre = _centre(image)
-            rgb = centre if centre.mode == "RGB" else _rgb(centre)  # nobody else has it, so it needs no copy
-            return rgb, _turning(image) if upright else None
+        self.image.load()
+        centre = _centre(self.image)
+        rgb = centre if centre.mode == "RGB" else _rgb(centre)  # nobody else has it, so it needs no copy
+        return rgb, _turning(self.image) if upright else None
 
 
 def examine_image(content: bytes, max_pixels: int | None = None, formats: Sequence[str] | None = None) -> Examined:
@@ -143,18 +151,15 @@ def examine_image(content: bytes, max_pixels: int | None = None, formats: Sequen
         raise ImageError(f"a HEIC image, which {why}")
     limit = min(each for each in (max_pixels, pixel_limit(), sys.maxsize) if each is not None)
     with _reading(formats):
-        if kind in EXAMINERS:
-            width, height, peak = EXAMINERS[kind](content, limit)
-        else:
-            with Image.open(io.BytesIO(content), formats=(kind,)) as image:
-                width, height = image.size
-                peak = AVIF_BYTES_PER_PIXEL * width * height
-        if min(width, height) < 1:
-            raise ImageError(f"damaged: its size is {width} x {height} pixels")
-        pixels = max(width * height, -(-peak // BYTES_PER_PIXEL))
+        peak = EXAMINERS[kind](content, limit) if kind in EXAMINERS else 0
+        file = HeaderFile(content)
+        image = Image.open(file, formats=(kind,))
+        file.reads_left = inf
+        size = image.width * image.height
+        pixels = max(int(size * PEAK_FACTORS.get(kind, 1.0)), -(-peak // BYTES_PER_PIXEL))
         if pixels > limit:
-            raise ImageError(too_large(f"{width} x {height}", limit, pixels / (width * height)))
-        return Examined(content, kind, pixels)
+            raise ImageError(too_large(f"{image.width} x {image.height}", limit, pixels / size))
+        return Examined(content, kind, pixels, image)
 
 
 def open_image(
