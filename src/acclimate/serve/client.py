@@ -22,8 +22,8 @@ except ImportError:
     raise missing("the client of the service needs httpx", "client") from None
 
 BUSY = (429, 503)  # statuses of a request that was not carried out and may be sent again
-CONNECTED = ("connect_tcp.complete", "start_tls.complete")  # how events of httpx end that have a new socket
-FIRST_WAIT_S = 0.5  # wait before the second attempt; doubled before each other
+CONNECTED = ("connect_tcp.complete", "start_tls.complete")  # ends of the names of httpx events with a new socket
+FIRST_WAIT_S = 0.5  # wait before the second attempt, doubled before each later one
 LONGEST_WAIT_S = 10.0
 MAX_ANSWER_BYTES = 64 * 2**20  # largest JSON response
 MAX_STATE_BYTES = 2**30  # largest state file
@@ -207,7 +207,7 @@ class Client:
     ) -> Value:
         """Send a request, with a body of JSON if there is one; returns the JSON of the answer, or a field of it."""
         if body is not None:
-            request["content"] = json.dumps(body, default=lambda number: number.item())  # those of NumPy have it
+            request["content"] = json.dumps(body, default=lambda number: number.item())  # numbers of NumPy have `item`
             request["headers"] = {"Content-Type": "application/json"}
         content = self._send(method, path, **request)
         with suppress(ValueError, KeyError, TypeError, RecursionError):
