@@ -269,7 +269,7 @@ class Client:
                 raise httpx.ReadTimeout("timed out")
         except (httpx.TransportError, httpx.InvalidURL) as error:
             reason = "timed out" if time.monotonic() >= deadline else str(error)[:MAX_ERROR_CHARS]
-            raise ServiceError(0, "unreachable", f"{self.url} cannot be reached: {reason}.") from error
+            raise ServiceError(0, "unreachable", f"{self.url} cannot be reached: {reason}") from error
         finally:
             timer.cancel()
         if response.is_success:
