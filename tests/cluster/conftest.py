@@ -1,9 +1,11 @@
 """A real Ray on this machine."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # before Ray is imported: it listens on 127.0.0.1 alone
 pytest.importorskip("ray", reason="the cluster needs Ray")
 pytest.importorskip("pyarrow", reason="results of a cluster are parquet")
 

@@ -10,10 +10,10 @@ import pytest
 
 from acclimate.arrays import is_tensor
 from acclimate.classify.summary import Summary
-from acclimate.cluster import parts
 from acclimate.cluster.adapting import ClusterJob, LearntState, adapt, answer_block_again, merge, on_device, write_block
+from acclimate.cluster.cluster_options import ClusterOptions
 from acclimate.cluster.encoding import EncodeBlocks, EncoderSetup, block_rows, encoded_batches
-from acclimate.cluster.storage import Storage
+from acclimate.cluster.output_folder import COMPLETE, OutputFolder, features_name, rows_name
 from acclimate.errors import MissingExtraError, ModelError, StateError
 from acclimate.methods import state_to_bytes
 from acclimate.predict import second_answers
@@ -23,14 +23,14 @@ EVERY = 40
 
 def encoded(bench, setup=None, first=0):
     """Yield the blocks of a stream, as they come out of the pipeline."""
-    setup = setup or EncoderSetup.of(bench.classifier("tda"), {}, cpus=1.0, gpus=0.0)
+    setup = setup or EncoderSetup.of(bench.classifier("tda"), ClusterOptions(source=[]))
     actor = EncodeBlocks(setup)
     for row in block_rows(bench.samples, EVERY, first):
         yield pa.table(actor({name: [value] for name, value in row.items()}))
 
 
 def job_of(bench, classifier):
-    out = Storage(bench.folder / "out")
+    out = OutputFolder(bench.folder / "out")
     return ClusterJob(classifier.head, classifier.gates, 0, True, 3, 0.0, keep=True, out=out, about={"acclimate": "{}"})
 
 
@@ -44,7 +44,7 @@ def test_a_stream_block_by_block_is_the_stream(bench):
     for number, block in enumerate(encoded(bench)):
         learnt, answered = adapt(job, learnt, number, block)
         mine.update(write_block(job, number, answered))
-        kept.append(parts.read_features(job.out, number, (16,)))
+        kept.append(job.out.read_features(number, (16,)))
     assert state_to_bytes(learnt.adapter) == state_to_bytes(adapter)
     assert (mine.images, mine.answered, mine.reasons) == (summary.images, summary.answered, summary.reasons)
     answers = second_answers(learnt.adapter, np.concatenate(kept), 3)
@@ -96,15 +96,15 @@ def test_a_frozen_classifier_has_no_new_state(bench):
 
 
 def test_blocks_that_cannot_be_encoded_say_why(bench):
-    setup = EncoderSetup.of(bench.classifier("tda"), {"device": "auto"}, cpus=2.0, gpus=0.0)
-    assert setup.loading == {"device": "cpu", "threads": 2}
+    options = ClusterOptions(source=[], cpus=2.0)
+    setup = EncoderSetup.of(bench.classifier("tda"), options)
+    assert setup.loading == {"device": "cpu", "precision": "auto", "compile": False, "threads": 2}
     assert setup.workers == 3
-    assert EncoderSetup.of(bench.classifier("tda"), {}, 2.0, 0.0, remote=True).workers > 3
+    assert EncoderSetup.of(bench.classifier("tda"), options, remote=True).workers > 3
     for changes, error, match in (
         ({"fingerprint": "other"}, ModelError, "not that of the driver"),
-        ({"version": "0.0"}, ModelError, "acclimate 0.0|the driver 0.0"),
         ({"model": "onnx:/nowhere"}, ModelError, "no ONNX model"),
-        ({"plugins": ("no_such_module",)}, RuntimeError, "ModuleNotFoundError"),
+        ({"preparing": {"no": 1}}, RuntimeError, "TypeError: "),
     ):
         with pytest.raises(error, match=match):
             encoded_batches(next(encoded(bench, replace(setup, **changes))), 0)
@@ -121,19 +121,19 @@ def test_models_are_found_from_other_folders(bench, monkeypatch, tmp_path):
         ("hf:openai/clip-vit-base-patch16", "hf:openai/clip-vit-base-patch16"),
     ):
         classifier.model = name
-        assert EncoderSetup.of(classifier, {}, 1.0, 0.0).model == found
+        assert EncoderSetup.of(classifier, ClusterOptions(source=[])).model == found
 
 
 def test_files_that_were_edited_are_refused(bench):
-    out = Storage(bench.folder / "out")
-    out.write(parts.part_name(0), b"PAR1")
-    out.write(parts.features_name(0), b"123")
-    out.write(parts.COMPLETE, b"{}")
+    out = OutputFolder(bench.folder / "out")
+    out.write(rows_name(0), b"PAR1")
+    out.write(features_name(0), b"123")
+    out.write(COMPLETE, b"{}")
     for read in (
-        lambda: parts.read_part(out, 0),
-        lambda: parts.read_part(out, 1),
-        lambda: parts.read_features(out, 0, (16,)),
-        lambda: parts.read_complete(out, {}),
+        lambda: out.read_rows(0),
+        lambda: out.read_rows(1),
+        lambda: out.read_features(0, (16,)),
+        lambda: out.read_complete({}),
     ):
         with pytest.raises(StateError, match="--overwrite"):
             read()

@@ -17,7 +17,7 @@ parquet = pytest.importorskip("pyarrow.parquet", reason="results are parquet fil
 datasets = pytest.importorskip("pyarrow.dataset")
 
 from acclimate.cli import app  # noqa: E402
-from acclimate.cluster.nodes import check_readable, check_shared  # noqa: E402
+from acclimate.cluster.machines import check_readable, check_shared  # noqa: E402
 from acclimate.cluster.storage import Storage  # noqa: E402
 from acclimate.errors import InputError  # noqa: E402
 from acclimate.methods import load_state  # noqa: E402
@@ -118,8 +118,8 @@ def test_a_method_of_a_plugin(local_ray, command, own_registry, photos, here):
 
 def test_requests_beyond_the_cluster_are_refused(local_ray, command, photos):
     run = ("cluster", "classify", photos, *BLOCKS, "--out", "out")
-    assert "which has room for 4; lower --workers" in command(*run, "--workers", "5", exit_code=2)
-    assert "fits nowhere: the largest node has 4 CPUs" in command(*run, "--gpus", "1", exit_code=2)
+    assert "and room for 4; lower --workers" in command(*run, "--workers", "5", exit_code=2)
+    assert "the largest 4 CPUs, and room for 0; lower" in command(*run, "--gpus", "1", exit_code=2)
     said = command(*run, "--freeze", "--state", "none.safetensors", exit_code=2)
     assert "there is none at none.safetensors" in said
     assert "--state . is a folder; name a file" in command(*run, "--state", ".", exit_code=2)
@@ -132,7 +132,7 @@ def test_folders_that_are_not_shared(local_ray, here, monkeypatch):
             raise FileNotFoundError("not here")
         return b""
 
-    monkeypatch.setattr("acclimate.cluster.nodes.FILE_DELAY_S", 0.0)
+    monkeypatch.setattr("acclimate.cluster.machines.FILE_DELAY_S", 0.0)
     check_shared(Storage(here), "--out")
     check_readable(Sample("image", partial(content, None)))
     check_readable(Sample("broken", partial(content, -1)))  # it is broken on every node

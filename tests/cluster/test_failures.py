@@ -8,7 +8,8 @@ from functools import partial
 import psutil
 import pytest
 
-from acclimate.cluster.parts import CHECKPOINT
+from acclimate.cluster import machines
+from acclimate.cluster.output_folder import CHECKPOINT
 from acclimate.errors import RunError
 from acclimate.methods import load_with_notes, state_to_bytes
 from acclimate.sources.source import Sample
@@ -80,7 +81,7 @@ def test_a_worker_that_adapts_is_killed(local_ray, bench, place):
 def test_a_machine_is_lost(ray_cluster, nodes, bench, place, workers):
     rows, _, adapter = bench.alone("tda")
     hold_up(bench, place, 130)
-    run = bench.job(method="tda", workers=workers, cpus=5)
+    run = bench.job(method="tda", workers=(workers, workers), cpus=5)
     lost = []
 
     def remove(process, node):
@@ -92,10 +93,11 @@ def test_a_machine_is_lost(ray_cluster, nodes, bench, place, workers):
     same(bench, run, rows, adapter)
 
 
-def test_all_machines_with_room_are_lost(ray_cluster, nodes, bench, place):
+def test_all_machines_with_room_are_lost(ray_cluster, nodes, bench, place, monkeypatch):
+    monkeypatch.setattr(machines, "PATIENCE_S", 2.0)
     rows, _, adapter = bench.alone("tda")
     hold_up(bench, place, 130)
-    run = bench.job(method="tda", workers=2, cpus=5, patience=2.0)
+    run = bench.job(method="tda", workers=(2, 2), cpus=5)
 
     def remove(process, node):
         wait_until(lambda: load_with_notes(bench.folder / "out" / CHECKPOINT)[1]["position"])

@@ -1,6 +1,7 @@
 """A job on a cluster gives what one machine gives."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.dataset
@@ -68,7 +69,7 @@ def test_the_bundled_model(local_ray, bench, photos):
 def test_merged_ends_with_the_cache_of_one_machine(local_ray, bench):
     rows, _, adapter = bench.alone("tda", passes=1)
     for shards, workers, first in ((3, 1, 0), (4, 2, 60)):
-        options = {"policy": "merged", "shards": shards, "workers": workers, "ordered_first": first}
+        options = {"policy": "merged", "shards": shards, "workers": (1, workers), "ordered_first": first}
         run = bench.job(f"out{shards}", "tda", **options)
         assert run.run()
         assert canonical(run.classifier.adapter) == canonical(adapter)
@@ -84,7 +85,7 @@ def test_merged_ends_with_the_cache_of_one_machine(local_ray, bench):
 def test_merged_ends_with_the_sums_of_one_machine_and_is_deterministic(local_ray, bench):
     *_, adapter = bench.alone("dota", passes=1)
     runs = [
-        bench.job(name, "dota", policy="merged", shards=3, workers=workers) for name, workers in (("a", 1), ("b", 2))
+        bench.job(name, "dota", policy="merged", shards=3, workers=(1, most)) for name, most in (("a", 1), ("b", 2))
     ]
     assert all(run.run() for run in runs)
     assert bench.rows("a") == bench.rows("b")
@@ -98,14 +99,12 @@ def test_merged_ends_with_the_sums_of_one_machine_and_is_deterministic(local_ray
 
 
 def test_invalid_runs_are_refused(bench):
-    with pytest.raises(InputError, match="'ordered'"):
+    with pytest.raises(InputError, match="--policy ordered"):
         bench.job(method="onzeta", policy="merged", shards=2)
-    with pytest.raises(InputError, match="'ordered'"):
+    with pytest.raises(InputError, match="--policy ordered"):
         bench.job(method="tda", policy="merged", shards=2, skip_duplicates=True)
-    with pytest.raises(InputError, match="'merged'"):
+    with pytest.raises(InputError, match="--policy merged"):
         bench.job(method="tda", shards=2)
-    with pytest.raises(InputError, match="unknown policy"):
-        bench.job(method="tda", policy="best")
     bench.encoder.lines = (line for line in ())  # cannot be pickled
     with pytest.raises(InputError, match="by its name"):
         bench.job(method="tda")
@@ -131,7 +130,7 @@ def test_a_model_that_a_worker_cannot_load_is_named(local_ray, bench):
     run = bench.job(method="tda")
     run.classifier.encoder.fingerprint = "another"
     run = bench.job(classifier=run.classifier)
-    run._setup = type(run._setup)(**{**vars(run._setup), "model": "onnx:/nowhere"})
+    run._setup = replace(run._setup, model="onnx:/nowhere")
     with pytest.raises(ModelError, match="no ONNX model in /nowhere"):
         run.run()
 

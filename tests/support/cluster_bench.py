@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
@@ -49,16 +50,17 @@ class Bench:
         return read_results(output.path), run.summary, classifier.adapter
 
     def job(self, name="out", method=None, passes=None, classifier=None, **options):
-        """Return the job on the cluster, to be run."""
+        """Return the job on the cluster, to be run; options are those of the command, the run and the classifier."""
+        from acclimate.cluster.cluster_options import ClusterOptions
         from acclimate.cluster.run import ClusterRun
-        from acclimate.cluster.storage import Storage
 
-        known = ClusterRun.__dataclass_fields__
+        known = {each.name for each in fields(ClusterOptions)} - {"unsure", "templates", "skip_duplicates", "workers"}
         settings = {key: options.pop(key) for key in list(options) if key in known}
+        running = {key: options.pop(key) for key in ("workers", "progress", "stop") if key in options}
         defaults = {"every": 40, "ordered_first": 0, "checkpoint_every": 0.0}
-        classifier = classifier or self.classifier(method, **options)
-        out = Storage(self.folder / name)
-        return ClusterRun(classifier=classifier, samples=self.samples, out=out, passes=passes, **defaults | settings)
+        task = ClusterOptions(source=[], out=self.folder / name, passes=passes, **defaults | settings)
+        task.check()
+        return ClusterRun(task, classifier or self.classifier(method, **options), self.samples, **running)
 
     def rows(self, name="out"):
         """Return the rows that a job has written, in order."""

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import psutil
 import pytest
 
-from acclimate.cluster.connection import LOOPBACK_ONLY, _loopback_only, connect, import_ray
+from acclimate.cluster.connection import LOOPBACK_ONLY, connect, import_ray
 from guides import free_port
 from waiting import wait_until
 
@@ -31,7 +31,7 @@ def small_cluster():
     from ray.cluster_utils import Cluster
 
     ray.shutdown()  # what a test that failed may have left
-    with _loopback_only(), pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         paths = (Path(__file__).parent, *sys.path)
         patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))  # inherited by all processes of Ray
         cluster = Cluster(initialize_head=True, head_node_args=HEAD)

@@ -377,13 +377,13 @@ def _classify_on_cluster(options: ClusterOptions) -> None:
         with stop_requests() as stopped, stage_bars(ray_bar if options.ray_progress else progress_bar) as show:
             yield show, stopped
 
-    import_ray()
+    import_ray(options.address)
     options.check()
-    storage = options.open_output()
+    out = options.open_output()
     names, templates, settings = _read_task(options)
     samples = arguments.list_images(options.source, options.order, names, options.fps, list_images)
     run, finished = classify_on_cluster(
-        options, samples, storage, lambda here: _open_classifier(here, names, templates, settings, samples), running
+        options, samples, out, lambda here: _open_classifier(here, names, templates, settings, samples), running
     )
     if not finished:
         where = _stopped_where(run.summary, run.samples)

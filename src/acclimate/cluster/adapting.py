@@ -15,8 +15,7 @@ import ray
 from acclimate.arrays import Array, HostArray
 from acclimate.classify.summary import BlockSummary
 from acclimate.cluster.encoding import encoded_batches
-from acclimate.cluster.parts import check_owner, read_part, write_features, write_part
-from acclimate.cluster.storage import Storage
+from acclimate.cluster.output_folder import OutputFolder
 from acclimate.encoders.loading import torch_device
 from acclimate.errors import missing
 from acclimate.evidence import Head
@@ -38,9 +37,8 @@ class ClusterJob:
     top_k: int
     unsure: float
     keep: bool  # True if features are kept for a second pass
-    out: Storage
+    out: OutputFolder
     about: Mapping[str, str]  # metadata of each file of results
-    owner: str = ""  # the run that alone may write results; "" if there is no other
     device: str = ""  # PyTorch device of the adapters; "" for the host
 
 
@@ -105,20 +103,16 @@ def merge(start: LearntState, *afters: LearntState) -> LearntState:
 def write_block(job: ClusterJob, number: int, answered: Answered) -> BlockSummary:
     """Write the rows of a block, and its features if they are kept."""
     batches, features = answered
-    if job.owner:
-        check_owner(job.out, job.owner)
     if job.keep:
-        write_features(job.out, number, features)
-    return write_part(job.out, number, [row for batch in batches for row in batch], job.about)
+        job.out.write_features(number, features)
+    return job.out.write_rows(number, [row for batch in batches for row in batch], job.about)
 
 
 def answer_block_again(job: ClusterJob, number: int, classes: HostArray, scores: HostArray) -> BlockSummary:
     """Write the rows of a block once more, with the answers of the second pass."""
-    if job.owner:
-        check_owner(job.out, job.owner)
-    online = read_part(job.out, number, job.head.class_names)
+    online = job.out.read_rows(number, job.head.class_names)
     again = online.refined(zip(classes, scores, strict=True), job.top_k, job.unsure)
-    return write_part(job.out, number, again, job.about)
+    return job.out.write_rows(number, again, job.about)
 
 
 SPREAD: dict[str, Any] = {"num_cpus": 0, "max_retries": TASK_RETRIES, "scheduling_strategy": "SPREAD"}

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from acclimate.classifier import Classifier
-from acclimate.cluster.cluster_options import DEFAULT_SHARDS, ClusterOptions
+from acclimate.cluster.cluster_options import ClusterOptions
 from acclimate.cluster.connection import connect, import_ray, send_plugins
-from acclimate.cluster.nodes import check_readable, check_shared
+from acclimate.cluster.machines import check_readable, check_shared
 from acclimate.cluster.storage import Storage
 from acclimate.encoders.loading import absolute_model
 from acclimate.errors import count
@@ -26,7 +26,7 @@ Stop = Callable[[], bool]
 def classify_on_cluster(
     options: ClusterOptions,
     samples: Sequence[Sample],
-    storage: Storage,
+    out: Storage,
     open_classifier: Callable[[ClusterOptions], Classifier],
     running: Callable[[Classifier, str], AbstractContextManager[tuple[Show, Stop]]],
 ) -> tuple["ClusterRun", bool]:
@@ -35,7 +35,7 @@ def classify_on_cluster(
     Args:
         options: the options, after `check`.
         samples: the images, in order.
-        storage: the folder of the results.
+        out: the folder of the results.
         open_classifier: returns the classifier for the options of this process, which encodes the labels alone.
         running: returns the context of the run, given the classifier and the size of the cluster in words: functions
             that show progress, and that return True to stop.
@@ -43,7 +43,9 @@ def classify_on_cluster(
     Returns:
         The run, and False if it was stopped.
     """
-    import_ray()
+    import_ray(options.address)
+    from acclimate.cluster.run import ClusterRun
+
     shown: dict[str, int] = {}  # stage -> images that its bar shows
 
     def progress(done: int, total: int, stage: str) -> None:
@@ -56,7 +58,7 @@ def classify_on_cluster(
     with connect(options.address, log_to_driver=options.ray_progress) as there:
         options, workers = options.fit_to(there)
         if len(there.nodes) > 1:
-            check_shared(storage, "--out")
+            check_shared(out, "--out")
             check_readable(samples[0])
         classifier = open_classifier(options.for_driver())
         options.load_state(classifier)
@@ -64,40 +66,6 @@ def classify_on_cluster(
         send_plugins()
         size = f"{count(len(there.nodes), 'node')}, {count(workers[1], 'encoder')}"
         with running(classifier, size) as (show, stop):
-            run = _make_run(options, classifier, samples, storage, workers, progress, stop)
+            run = ClusterRun(options, classifier, samples, workers, progress, stop)
             progress(0, len(samples), "first pass")
             return run, run.run(options.resume, options.overwrite)
-
-
-def _make_run(
-    options: ClusterOptions,
-    classifier: Classifier,
-    samples: Sequence[Sample],
-    storage: Storage,
-    workers: tuple[int, int],
-    progress: Callable[[int, int, str], None],
-    stop: Stop,
-) -> "ClusterRun":
-    from acclimate.cluster.run import ClusterRun
-
-    return ClusterRun(
-        classifier=classifier,
-        samples=samples,
-        out=storage,
-        policy=options.policy,
-        shards=options.shards or (DEFAULT_SHARDS if options.policy == "merged" else 1),
-        ordered_first=options.ordered_first,
-        every=options.block_images(len(samples)),
-        workers=workers,
-        cpus=options.cpus,
-        gpus=options.gpus or 0.0,
-        adapter_gpus=options.adapter_gpus,
-        top_k=options.top_k,
-        passes=options.passes,
-        state=None if options.freeze or options.state is None else str(options.state),
-        model={name: getattr(options, name) for name in ("device", "precision", "compile", "decoder")},
-        checkpoint_every=options.checkpoint_every,
-        progress=progress,
-        ray_progress=options.ray_progress,
-        stop=stop,
-    )

@@ -11,8 +11,8 @@ from acclimate.errors import InputError
 
 if TYPE_CHECKING:
     from acclimate.classifier import Classifier
-    from acclimate.cluster.nodes import Cluster
-    from acclimate.cluster.storage import Storage
+    from acclimate.cluster.machines import Cluster
+    from acclimate.cluster.output_folder import OutputFolder
 
 DEFAULT_SHARDS = 8  # the same on clusters of every size, so that the results are the same
 LARGE_JOB_IMAGES = 16 * 1024  # blocks are larger from this number of images on
@@ -41,18 +41,22 @@ class ClusterOptions(ClassifyOptions):
         if self.gpus == 0 and self.device.startswith("cuda"):
             raise InputError(f"--device {self.device} needs a GPU for each encoder; pass --gpus 1.")
         if self.encoders is not None:
-            least_and_most(self.encoders, "--workers")
+            least_and_most(self.encoders)
 
-    def open_output(self) -> "Storage":
+    def open_output(self) -> "OutputFolder":
         """Return the folder of the results; refuses one that cannot be written, or whose results would be replaced."""
-        from acclimate.cluster.parts import check_no_results
-        from acclimate.cluster.storage import Storage
+        from acclimate.cluster.output_folder import OutputFolder
 
-        storage = Storage(str(self.out))
-        storage.check_writable()
+        out = OutputFolder(str(self.out))
+        out.check_writable()
         if not (self.resume or self.overwrite):
-            check_no_results(storage)
-        return storage
+            out.check_no_results()
+        return out
+
+    @property
+    def number_of_shards(self) -> int:
+        """States that adapt side by side."""
+        return self.shards or (DEFAULT_SHARDS if self.policy == "merged" else 1)
 
     def block_images(self, images: int) -> int:
         """Return the images between two exchanges, for a job of so many."""
@@ -66,7 +70,7 @@ class ClusterOptions(ClassifyOptions):
         """
         gpus = gpus_for(there, self.model, self.device) if self.gpus is None else self.gpus
         room = max(1, there.room(self.cpus, gpus))
-        workers = least_and_most(self.encoders, "--workers") if self.encoders else (room, room)
+        workers = least_and_most(self.encoders) if self.encoders else (room, room)
         there.check(self.cpus, gpus, workers[0])
         there.check(0, self.adapter_gpus)
         return replace(self, gpus=gpus), workers
@@ -88,14 +92,15 @@ class ClusterOptions(ClassifyOptions):
         Raises:
             InputError: --state is a folder or cannot be written, or --freeze needs it and it does not exist.
         """
-        from acclimate.cluster.storage import storage_of
+        from acclimate.cluster.storage import kind, storage_of
 
         if self.state is None:
             return
         storage, name = storage_of(str(self.state))
-        if storage.local and Path(storage.where(name)).is_dir():
+        found = kind(storage.where(name))
+        if found == "folder":
             raise InputError(f"--state {self.state} is a folder; name a file in it.")
-        if storage.exists(name):
+        if found is not None:
             with TemporaryDirectory(prefix="acclimate-") as folder:
                 path = Path(folder, name)
                 path.write_bytes(storage.read(name))
@@ -106,17 +111,17 @@ class ClusterOptions(ClassifyOptions):
             storage.check_writable()
 
 
-def least_and_most(text: str, option: str) -> tuple[int, int]:
+def least_and_most(text: str) -> tuple[int, int]:
     """Return the numbers of "4" or "2:8".
 
     Examples:
-        >>> least_and_most("4", "--workers"), least_and_most("2:8", "--workers")
+        >>> least_and_most("4"), least_and_most("2:8")
         ((4, 4), (2, 8))
     """
     match = re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())
     least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= least <= most:
-        raise InputError(f"{option} takes a number, or LEAST:MOST such as 2:8, got {text!r}.")
+        raise InputError(f"--workers takes a number, or LEAST:MOST such as 2:8, got {text!r}.")
     return least, most
 
 

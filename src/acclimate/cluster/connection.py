@@ -10,27 +10,29 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
-from acclimate.cluster.nodes import Cluster, check_versions, find_nodes
+from acclimate.cluster.machines import Cluster, check_versions, find_nodes
 from acclimate.errors import InputError, RunError, missing
 from acclimate.methods.registry import loaded_plugins
 
 ANSWER_TIMEOUT_S = 5.0  # time limit for an answer from the cluster's address
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # first bytes of gRPC, with empty settings
+THIS_MACHINE = (None, "", "local")  # addresses that start a Ray here
 LOCAL = "or leave out --address for a Ray of this machine alone"
 # Lifetime of a process that runs no task. After one second, Ray's default, every block of a job would wait for new
 # processes where encoders hold all CPUs.
 IDLE = "RAY_idle_worker_killing_time_threshold_ms"
-# Read by Ray when it is imported, or by a Ray that is started here.
+# Read by Ray when it is imported, and by a Ray that is started here
 ENVIRONMENT = {
     "RAY_gcs_server_request_timeout_seconds": "15",  # time limit to find a node on this machine (default 60)
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # the default ends a proxy that is not ready after 5 s
     IDLE: "600000",
 }
-LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" is Ray's own way to listen on 127.0.0.1 and nowhere else
+# "0", when Ray is imported, is Ray's own way to listen on 127.0.0.1 and nowhere else. It takes the address of another
+# network interface otherwise, even if 127.0.0.1 is asked for.
+LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 @contextmanager
@@ -49,8 +51,8 @@ def connect(address: str | None = None, **how: Any) -> Iterator[Cluster]:
         InputError: if there is no cluster, or one of another version.
         RunError: if a node of the cluster cannot run this version of acclimate, or Ray does not start.
     """
-    ray = import_ray()
-    address = None if address in ("", "local") else address
+    ray = import_ray(address)
+    address = None if address in THIS_MACHINE else address
     if ray.is_initialized():
         if address not in (None, "auto"):
             raise InputError(f"this process is connected to a Ray already; call ray.shutdown() to use {address}.")
@@ -59,14 +61,11 @@ def connect(address: str | None = None, **how: Any) -> Iterator[Cluster]:
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address is None:
-            with _loopback_only():
-                _start(**{"num_cpus": usable_cores(), "include_dashboard": False, **quiet, **how})
+            _start(**{"num_cpus": usable_cores(), "include_dashboard": False, **quiet, **how})
         else:
             _join(address, **{**quiet, **how})
-        cluster = find_nodes()
-        if address is not None:
             check_versions()
-        yield cluster
+        yield find_nodes(grows=address is not None)
     finally:
         ray.shutdown()
 
@@ -74,6 +73,8 @@ def connect(address: str | None = None, **how: Any) -> Iterator[Cluster]:
 def _start(**how: Any) -> None:
     import ray
 
+    if os.environ.get(LOOPBACK_ONLY) != "0":
+        raise RunError(f"other machines could reach this Ray; set {LOOPBACK_ONLY}=0 before Ray is imported.")
     try:
         ray.init("local", **how)
     except Exception as error:  # Ray raises a bare one if its processes are not ready in time
@@ -83,18 +84,21 @@ def _start(**how: Any) -> None:
         ) from error
 
 
-def import_ray() -> Any:
-    """Import Ray, with our settings if nobody has imported it before.
+def import_ray(address: str | None = None) -> Any:
+    """Import Ray, with our settings if nobody has imported it before; without an address, as one of this machine alone.
 
     Raises:
-        MissingExtraError: if it is not installed.
+        MissingExtraError: Ray or pyarrow is not installed.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if address in THIS_MACHINE and "ray" not in sys.modules:
+        os.environ[LOOPBACK_ONLY] = "0"
     try:
+        import pyarrow.fs  # noqa: F401
         import ray
     except ModuleNotFoundError as error:
-        if error.name != "ray":
+        if error.name not in ("pyarrow", "ray"):
             raise
         raise missing("work on a cluster needs Ray", "ray") from None
     return ray
@@ -131,22 +135,15 @@ def _join(address: str, **how: Any) -> None:
     """Connect to a cluster that runs."""
     import ray
 
-    chosen = address  # Ray itself treats "auto" in its own way: it looks for the token of such a cluster
-    if address == "auto":
-        try:
-            address = str(ray._private.services.get_ray_address_from_environment("auto", None))
-        except ConnectionError:
-            start = "start one with `ray start --head`, give the address of another one"
-            raise InputError(f"no Ray cluster runs on this machine; {start}, {LOCAL}.") from None
-    host, port = parse_address(address)
-    if why := _silent(host, port):
-        raise InputError(f"no Ray cluster answers at {address}: {why}; check `ray status` on the head node, {LOCAL}.")
-    own = ray.util.get_node_ip_address()
-    with _loopback_only() if _is_loopback(host) and _silent(own, port) else nullcontext():
-        try:
-            ray.init(chosen, **how)
-        except Exception as error:  # the type depends on Ray's version
-            raise _refusal(address, error) from error
+    if address != "auto":
+        host, port = parse_address(address)
+        if why := _silent(host, port):
+            check = f"check `ray status` on the head node, {LOCAL}"
+            raise InputError(f"no Ray cluster answers at {address}: {why}; {check}.")
+    try:
+        ray.init(address, **how)
+    except Exception as error:  # the type depends on Ray's version
+        raise _refusal(address, error) from error
 
 
 def _silent(host: str, port: int) -> str:
@@ -174,6 +171,9 @@ def _refusal(address: str, error: Exception) -> InputError:
             f"the cluster at {address} runs Ray {ray} on Python {python}, and this is Ray {own_ray} on Python "
             f"{own_python}; install the same versions here or there."
         )
+    if "any running Ray instance" in message:
+        start = "start one with `ray start --head`, give the address of another one"
+        return InputError(f"no Ray cluster runs on this machine; {start}, {LOCAL}.")
     if "token" in message.lower() or "authenticat" in message.lower():
         return InputError(
             f"the cluster at {address} asks for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to what "
@@ -185,32 +185,6 @@ def _refusal(address: str, error: Exception) -> InputError:
             f"`ray job submit`, or add this one with `ray start --address={address}`."
         )
     return InputError(f"cannot connect to the Ray cluster at {address}: {' '.join(str(error).split())[:300]}")
-
-
-def _is_loopback(host: str) -> bool:
-    return host == "localhost" or host == "::1" or host.startswith("127.")
-
-
-@contextmanager
-def _loopback_only() -> Iterator[None]:
-    """Let a Ray that is started in this block, and a driver that connects to such a Ray, listen on 127.0.0.1 only.
-
-    Ray takes the address of another network interface even if 127.0.0.1 is asked for, except where clusters are off.
-    """
-    from ray._private import ray_constants
-
-    before = os.environ.get(LOOPBACK_ONLY)
-    was = ray_constants.ENABLE_RAY_CLUSTER
-    # The first is for its processes, the second for this one.
-    os.environ[LOOPBACK_ONLY] = "0"
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = was
-        os.environ.pop(LOOPBACK_ONLY)
-        if before is not None:
-            os.environ[LOOPBACK_ONLY] = before
 
 
 def send_plugins() -> None:

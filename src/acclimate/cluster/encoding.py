@@ -10,15 +10,14 @@ import math
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 import ray
 from ray import cloudpickle
 
-from acclimate import __version__
 from acclimate.arrays import to_host
 from acclimate.classifier import Classifier
+from acclimate.cluster.cluster_options import ClusterOptions
 from acclimate.encoders import Encoder, load_encoder
 from acclimate.encoders.loading import BUNDLED, PREFIXES, absolute_model
 from acclimate.errors import AcclimateError, InputError, ModelError
@@ -40,50 +39,33 @@ class EncoderSetup:
     batch_size: int  # images, counting views
     workers: int  # threads per actor that read images
     fingerprint: str  # fingerprint of the driver's model
-    plugins: Sequence[str] = ()  # modules to import
     pixels: int | None = field(default_factory=pixel_limit)  # largest image
-    version: str = field(default=__version__)  # the driver's version of acclimate
 
     @classmethod
-    def of(
-        cls,
-        classifier: Classifier,
-        options: Mapping[str, Any],
-        cpus: float,
-        gpus: float,
-        plugins: Sequence[str] = (),
-        remote: bool = False,
-    ) -> "EncoderSetup":
-        """Return the setup that encodes as a classifier does, on actors with so many CPUs and GPUs.
+    def of(cls, classifier: Classifier, options: ClusterOptions, remote: bool = False) -> "EncoderSetup":
+        """Return the setup that encodes as a classifier does, on actors with the CPUs and GPUs of the options.
 
-        `options` are those of `load_encoder` and `decoder`, as they were given. Images that are `remote` take longer to
-        come, and more of them are read at a time.
+        Images that are `remote` take longer to come, and more of them are read at a time.
         """
-        threads = max(1, math.ceil(cpus))
-        loading = {name: options[name] for name in ("device", "precision", "compile") if name in options}
-        if not gpus and loading.get("device", "auto") == "auto":
-            loading["device"] = "cpu"  # the GPUs of a machine belong to those who asked Ray for them
-        asked = options.get("decoder", "auto")
-        decoder = classifier.decoder if asked == "auto" and not gpus else asked
+        threads = max(1, math.ceil(options.cpus))
+        # The GPUs of a machine belong to those who asked Ray for them.
+        device = "cpu" if options.device == "auto" and not options.gpus else options.device
+        decoder = classifier.decoder if options.decoder == "auto" and not options.gpus else options.decoder
+        loading = {"device": device, "precision": options.precision, "compile": options.compile, "threads": threads}
         prepare = classifier.preparer
         preparing = {"views": prepare.views, "seed": prepare.seed, "kind": prepare.kind, "generator": prepare.generator}
         return cls(
             model=_model(classifier),
-            loading=loading | {"threads": threads},
+            loading=loading,
             preparing=preparing | {"upright": prepare.upright, "decoder": decoder},
             batch_size=classifier.batch_size,
             workers=classifier.workers or max(threads + 1, REMOTE_READERS if remote else 0),
             fingerprint=classifier.encoder.fingerprint,
-            plugins=tuple(plugins),
         )
 
     def load(self) -> Preparer:
         """Load the model; refuse one that is not the driver's."""
-        if self.version != __version__:
-            raise ModelError(f"a node has acclimate {__version__}, the driver {self.version}; install the same there.")
         limit_pixels(self.pixels)
-        for plugin in self.plugins:
-            import_module(plugin)
         model = self.model
         encoder = load_encoder(model, **self.loading) if isinstance(model, str) else pickle.loads(model)
         if encoder.fingerprint != self.fingerprint:

@@ -1,20 +1,99 @@
-"""The machines of a cluster: their room for encoders, and the detection of lost machines."""
+"""The machines of a cluster: their resources, checks that they can do the work, and a watch for lost ones."""
 
-from time import monotonic
+import secrets
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from math import floor
+from time import monotonic, sleep
+from typing import Any
 
-import ray
-
-from acclimate.cluster.nodes import find_nodes
+from acclimate import errors
+from acclimate.cluster.storage import Storage
 from acclimate.errors import InputError, RunError
+from acclimate.sources.source import Sample
 
+NODE_TIMEOUT_S = 60.0  # time limit for the answer of a machine
+FILE_DELAY_S = 10.0  # a network file system shows a new file everywhere within this time
 POLL_S = 1.0  # interval between checks of the machines while nothing happens
+PATIENCE_S = 300.0  # time to wait for a machine that has room for an encoder, and for results after a loss
 
 
 class MachineLostError(Exception):
     """A lost machine whose work cannot run elsewhere; the rest of the work can."""
 
 
-class Machines:
+@dataclass(frozen=True)
+class Cluster:
+    """A connected cluster: its machines, each with its resources.
+
+    Examples:
+        >>> cluster = Cluster(({"CPU": 4.0}, {"CPU": 8.0, "GPU": 2.0}))
+        >>> cluster.room(cpus=3, gpus=0), cluster.room(cpus=3, gpus=1)
+        (3, 2)
+    """
+
+    nodes: tuple[dict[str, float], ...]
+    grows: bool = False  # machines may be added: by people, or by an autoscaler
+
+    def total(self, resource: str) -> float:
+        """Return the amount of a resource ("CPU", "GPU") of all machines together."""
+        return sum(node.get(resource, 0.0) for node in self.nodes)
+
+    def room(self, cpus: float, gpus: float) -> int:
+        """Return the number of workers with these needs that fit on the machines when nothing else runs."""
+        asked = {resource: amount for resource, amount in (("CPU", cpus), ("GPU", gpus)) if amount > 0}
+        if not asked:
+            return max(1, floor(self.total("CPU")))
+        return sum(
+            min(floor(node.get(resource, 0.0) / amount + 1e-9) for resource, amount in asked.items())
+            for node in self.nodes
+        )
+
+    def check(self, cpus: float, gpus: float, count: int = 1) -> None:
+        """Refuse what can never be placed, which Ray would wait for; only warn if machines may be added.
+
+        Raises:
+            InputError: the machines have no room for `count` workers of this size.
+        """
+        found = self.room(cpus, gpus)
+        if found >= count:
+            return
+        largest = max((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in self.nodes)
+        there = f"{_words(self.total('CPU'), self.total('GPU'))} on {errors.count(len(self.nodes), 'node')}"
+        message = (
+            f"{errors.count(count, 'worker')} of {_words(cpus, gpus)} cannot run at once: the cluster has {there}, the "
+            f"largest {_words(*largest)}, and room for {found}; lower --workers, --cpus or --gpus, or add nodes."
+        )
+        if not self.grows:
+            raise InputError(message)
+        warnings.warn(f"{message} The job begins, and waits up to {PATIENCE_S:g} seconds for nodes.", stacklevel=2)
+
+
+def _words(cpus: float, gpus: float) -> str:
+    """Format numbers of CPUs and GPUs.
+
+    Examples:
+        >>> _words(1, 0), _words(0.5, 2)
+        ('1 CPU', '0.5 CPUs and 2 GPUs')
+    """
+    named = [f"{amount:g} {kind}{'s' * (amount != 1)}" for amount, kind in ((cpus, "CPU"), (gpus, "GPU"))]
+    return " and ".join(named if gpus else named[:1])
+
+
+def find_nodes(grows: bool = False) -> Cluster:
+    """Return the machines that are alive."""
+    return Cluster(tuple(dict(node["Resources"]) for node in _alive()), grows)
+
+
+def _alive() -> list[dict[str, Any]]:
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+class MachineWatch:
     """A watch over the machines while a pool of encoders works.
 
     Ray moves the actors of a lost machine to others. If there is no room for them, Ray waits for a new machine, for
@@ -22,34 +101,24 @@ class Machines:
 
     Args:
         cpus: CPUs that an encoder asks for.
-        gpus: the same for GPUs.
+        gpus: GPUs that an encoder asks for.
         workers: the least and the most encoders that were asked for.
         adapter_gpus: GPUs that no encoder may take.
-        patience: seconds to wait for a machine that has room for an encoder, and for results after a loss.
 
-    Raises:
-        InputError: no machine can ever adapt.
+    Attributes:
+        pool: the least and the most encoders to start with.
     """
 
-    def __init__(
-        self, cpus: float, gpus: float, workers: tuple[int, int], adapter_gpus: float, patience: float
-    ) -> None:
+    def __init__(self, cpus: float, gpus: float, workers: tuple[int, int], adapter_gpus: float = 0.0) -> None:
         self.cpus = cpus
         self.gpus = gpus
         self.adapter_gpus = adapter_gpus
-        self.patience = patience
-        self._known = _alive()
+        self._known = {node["NodeID"] for node in _alive()}
         room = self.room()
-        cluster = find_nodes()
         least, most = workers
-        if adapter_gpus > max(node.get("GPU", 0.0) for node in cluster.nodes) and not cluster.grows:
-            raise InputError(
-                f"an adapter asks for {adapter_gpus:g} GPUs, and no machine of the cluster has as many; ask for less, "
-                "or leave out --adapter-gpus to adapt on CPUs."
-            )
-        if gpus and adapter_gpus and not cluster.grows:
+        if gpus and adapter_gpus:
             most = min(most, room)
-        self.pool = max(1, min(least, room)), max(1, most)  # the least is what there is room for
+        self.pool = max(1, min(least, room)), max(1, most)
         self.progress()
 
     def progress(self) -> None:
@@ -71,18 +140,118 @@ class Machines:
             MachineLostError: a machine is gone, and its encoders find no other place.
             RunError: there has been no room for any encoder for a long time.
         """
-        waited = monotonic() - self._since > self.patience
+        waited = monotonic() - self._since > PATIENCE_S
         room = self.room()
         if not room and waited:
-            needs = f"{self.cpus:g} CPUs" + (f" and {self.gpus:g} GPUs" if self.gpus else "")
             raise RunError(
-                f"no machine of the cluster has the {needs} that an encoder asks for; ask for less, or add machines, "
-                "and pass --resume to go on."
+                f"no machine of the cluster has the {_words(self.cpus, self.gpus)} that an encoder asks for; ask for "
+                "less, or add machines, and pass --resume to go on."
             )
-        lost = not self._known <= _alive()
+        lost = not self._known <= {node["NodeID"] for node in _alive()}
         if lost and room and (room < self.pool[0] or waited):
             raise MachineLostError(f"a machine was lost, and there is room for {room} encoders")
 
 
-def _alive() -> set[str]:
-    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+def check_versions() -> None:
+    """Refuse machines that cannot do the work of this process.
+
+    Raises:
+        RunError: names the machine.
+    """
+
+    def versions() -> dict[str, str]:  # a local function is sent whole: the machine may not have acclimate
+        import platform
+
+        found = {"Python": platform.python_version()}
+        for name, package in (("acclimate", "acclimate"), ("NumPy", "numpy")):
+            try:
+                found[name] = __import__(package).__version__
+            except Exception as error:
+                found[name] = f"none ({error})"
+        return found
+
+    own = versions()
+    for name, found in ask_nodes(versions):
+        different = [what for what in own if _release(own[what]) != _release(found[what])]
+        if different:
+            other = [f"{what} {found[what]} (here {own[what]})" for what in different]
+            how = "install the same there, for example with the same image on every node"
+            raise RunError(f"{name} cannot do this work: it has {', '.join(other)}; {how}.")
+
+
+def _release(version: str) -> list[str]:
+    """Return the first two numbers of a version, which agree within one release."""
+    return version.split(".")[:2]
+
+
+def check_shared(folder: Storage, option: str) -> None:
+    """Refuse a folder that is another one on some machine: what is written there would be scattered.
+
+    Raises:
+        InputError: names the machine.
+    """
+    name = f"_acclimate/seen-{secrets.token_hex(8)}"
+    content = secrets.token_bytes(16)
+    folder.write(name, content)
+    try:
+        for node, found in ask_nodes(_look_for, folder, name, FILE_DELAY_S):
+            if found != content:
+                how = f"use a folder that all nodes share (NFS, EFS, CephFS) for {option}, or a URL where it takes one"
+                raise InputError(f"{node} does not see {folder.url} of this machine; {how}.")
+    finally:
+        folder.remove(name)
+
+
+def check_readable(sample: Sample) -> None:
+    """Refuse images that can be read here and not on some machine.
+
+    Raises:
+        InputError: names the machine.
+    """
+    if _try_to_read(sample):
+        return
+    for node, why in ask_nodes(_try_to_read, sample):
+        if why:
+            how = "use a folder that all nodes share, or a URL, with credentials on every node"
+            raise InputError(f"{node} cannot read {sample.name}, the first image ({why}); {how}.")
+
+
+def ask_nodes(function: Callable[..., Any], *arguments: Any) -> Iterator[tuple[str, Any]]:
+    """Call a function on every machine; yields how to name the machine, and what it returned.
+
+    Raises:
+        RunError: a machine does not answer.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = _alive()
+    task = ray.remote(function)
+    where = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
+    answers = [task.options(num_cpus=0, scheduling_strategy=each).remote(*arguments) for each in where]
+    for node, answer in zip(nodes, answers, strict=True):
+        name = f"the node {node['NodeManagerAddress']} ({node['NodeManagerHostname']})"
+        try:
+            yield name, ray.get(answer, timeout=NODE_TIMEOUT_S)
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            why = (str(getattr(error, "cause", None) or error).splitlines() or [type(error).__name__])[0]
+            raise RunError(f"{name} runs no task: {why}; see `ray status`.") from error
+
+
+def _look_for(folder: Storage, name: str, seconds: float) -> bytes:
+    """Read a file as soon as it appears; b"" if it does not."""
+    latest = monotonic() + seconds
+    while monotonic() <= latest:
+        with suppress(OSError):
+            return folder.read(name)
+        sleep(0.2)
+    return b""
+
+
+def _try_to_read(sample: Sample) -> str:
+    """Return the reason why an image cannot be read; "" if it can be."""
+    try:
+        sample.read()
+    except Exception as error:  # any reader may fail in its own way
+        return str(error) or type(error).__name__
+    return ""

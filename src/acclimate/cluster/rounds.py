@@ -20,7 +20,7 @@ import ray
 
 from acclimate.classify.run import Checkpoint
 from acclimate.cluster.adapting import ClusterJob, LearntState, adapt_task, merged, write_task
-from acclimate.cluster.machines import POLL_S, Machines
+from acclimate.cluster.machines import POLL_S, MachineWatch
 
 CONCURRENT_ROUNDS = 2
 CONCURRENT_WRITES = 16  # blocks that are being written or wait for it, beside those of these rounds
@@ -44,7 +44,7 @@ class FirstPass:
         seconds: time between two checkpoints.
         progress: called with the number of images that are done.
         stop: returns True to stop.
-        machines: machines to watch while waiting.
+        machines: the watch over the machines while waiting.
         adapter_gpus: GPUs that an adapting task asks for.
     """
 
@@ -61,7 +61,7 @@ class FirstPass:
         seconds: float,
         progress: Callable[[int], None],
         stop: Callable[[], bool],
-        machines: Machines,
+        machines: MachineWatch,
         adapter_gpus: float = 0.0,
     ) -> None:
         self.job = job

@@ -10,11 +10,9 @@ after this one was killed.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import ray
@@ -25,55 +23,42 @@ from acclimate.arrays import is_tensor
 from acclimate.classifier import Classifier
 from acclimate.classify.run import Checkpoint, job_identity
 from acclimate.classify.summary import Summary
-from acclimate.cluster import parts
 from acclimate.cluster.adapting import ClusterJob
+from acclimate.cluster.cluster_options import ClusterOptions
 from acclimate.cluster.encoding import EncoderSetup, start_encoding
-from acclimate.cluster.filesystems import UnreachableError
-from acclimate.cluster.machines import MachineLostError, Machines
+from acclimate.cluster.machines import MachineLostError, MachineWatch
+from acclimate.cluster.output_folder import CHECKPOINT, OutputFolder, write_late
 from acclimate.cluster.rounds import FirstPass
-from acclimate.cluster.second_pass import SecondPass
-from acclimate.cluster.storage import Storage, storage_of
+from acclimate.cluster.second_pass import answer_again
+from acclimate.cluster.storage import StorageError, storage_of
 from acclimate.errors import AcclimateError, InputError, RunError, StateError, count
 from acclimate.images.opening import URL
 from acclimate.methods import duplicate, state_to_bytes
 from acclimate.methods.gates import NearDuplicates
 from acclimate.sources.source import Sample
 
-Policy = Literal["ordered", "merged"]
 MAX_FAILURES = 3  # a job gives up after so many failures without progress
 
 
-@dataclass(kw_only=True)
 class ClusterRun:
     """A classification of many images on a cluster that Ray is connected to.
 
+    Blocks of images are rounded up to whole batches of the encoder, and the images that `merged` begins with in order
+    to whole blocks. An encoder on a GPU starts its readers per block: give it blocks of several thousand images.
+
     Args:
+        options: the options, after `fit_to`; those of `--workers` and `--resume` are arguments here.
         classifier: made by the driver: labels, method, state, gates. Workers load the model by its name.
         samples: the images, in order; every machine must be able to read them.
-        out: the folder of the results: a parquet file per block.
-        policy: "ordered" or "merged".
-        shards: states that adapt side by side, for "merged".
-        every: images of a block, rounded up to whole batches of the encoder: those that a state adapts to between two
-            exchanges. An encoder on a GPU starts its readers per block: give it several thousand.
-        ordered_first: images at the beginning, rounded up to whole blocks, that one state adapts to in order, for
-            "merged": a method that learns from its own answers would spread the weak ones of its beginning.
-        workers: encoders, or the least and the most.
-        cpus: CPUs per encoder.
-        gpus: GPUs per encoder.
-        adapter_gpus: GPUs per adapter; with more than 0, adapters adapt on GPUs, and sums are rounded as they round.
-        top_k: labels per row.
-        passes: 2 to answer all images again at the end; when not given, 2 for "ordered" and 1 for "merged". A
-            classifier that does not learn needs only one.
-        state: path or URL to which the state is written at the end.
-        plugins: modules that the workers import.
-        model: options of `load_encoder`, and `decoder`, as they were given: how a worker loads the model.
-        checkpoint_every: seconds between two checkpoints.
-        patience: seconds to wait for machines that are missing.
+        workers: the least and the most encoders.
         progress: called with the images that are done, their total, and the stage.
-        ray_progress: have Ray Data show its own progress bars.
         stop: True stops the run; it can be resumed.
 
     Attributes:
+        out: the folder of the results: a parquet file per block.
+        state: path or URL to which the state is written at the end.
+        blocks: number of blocks of the stream.
+        ordered_blocks: blocks that are adapted to in order, before several are at a time; the stream may have fewer.
         summary: sums over the predictions, after the run.
         kept: images that were done before, if the run was resumed; their second pass may not have been.
         was_complete: True if nothing was left to do.
@@ -82,61 +67,66 @@ class ClusterRun:
         InputError: the job cannot be run so; the message says how it can.
     """
 
-    classifier: Classifier
-    samples: Sequence[Sample]
-    out: Storage
-    policy: Policy = "ordered"
-    shards: int = 1
-    every: int = 1024
-    ordered_first: int = 2048
-    workers: int | tuple[int, int] = 1
-    cpus: float = 1.0
-    gpus: float = 0.0
-    adapter_gpus: float = 0.0
-    top_k: int = 3
-    passes: int | None = None
-    state: str | None = None
-    plugins: Sequence[str] = ()
-    model: Mapping[str, Any] = field(default_factory=dict)
-    checkpoint_every: float = 10.0
-    patience: float = 300.0
-    progress: Callable[[int, int, str], None] = lambda done, total, stage: None
-    ray_progress: bool = False
-    stop: Callable[[], bool] = lambda: False
-
-    def __post_init__(self) -> None:
-        self._check()
-        classifier = self.classifier
-        size = max(1, self.classifier.batch_size // self.classifier.views)
-        self.every = -(-self.every // size) * size
-        default = 2 if self.policy == "ordered" else 1
-        self.passes = (self.passes or default) if classifier.learns else 1
-        self.summary = Summary()
-        self.kept = 0
-        self.was_complete = False
+    def __init__(
+        self,
+        options: ClusterOptions,
+        classifier: Classifier,
+        samples: Sequence[Sample],
+        workers: tuple[int, int] = (1, 1),
+        progress: Callable[[int, int, str], None] = lambda done, total, stage: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        check_policy(options.policy, classifier)
         if is_tensor(classifier.head.class_vectors):  # features come from other machines, and are on the host
             classifier.adapter.to(np.empty(0, np.float32))
             for gate in classifier.gates:
                 gate.relabel(classifier.head)
-        # A checkpoint is compared with the method, its settings and the labels; complete results have none any more.
-        self._identity = job_identity(classifier, self.top_k, self.passes) | {
+        self.options = options
+        self.classifier = classifier
+        self.samples = samples
+        self.workers = workers
+        self.progress = progress
+        self.stop = stop
+        self.out = OutputFolder(str(options.out))
+        self.state = None if options.freeze or options.state is None else str(options.state)
+        self.shards = options.number_of_shards
+        self.passes = (options.passes or (2 if options.policy == "ordered" else 1)) if classifier.learns else 1
+        batch = max(1, classifier.batch_size // classifier.views)
+        self.every = -(-options.block_images(len(samples)) // batch) * batch
+        self.blocks = -(-len(samples) // self.every)
+        self.ordered_blocks = 0 if self.shards == 1 else -(-options.ordered_first // self.every)
+        self.summary = Summary()
+        self.kept = 0
+        self.was_complete = False
+        self._identity = self._identify()
+        remote = bool(samples) and URL.match(samples[0].name) is not None
+        self._setup = EncoderSetup.of(classifier, options, remote)
+
+    def _identify(self) -> dict[str, Any]:
+        """Return what must be the same to resume the job.
+
+        A checkpoint is compared with the method, its settings and the labels; complete results have none any more.
+        """
+        classifier = self.classifier
+        images = hashlib.sha256()
+        for sample in self.samples:
+            images.update(f"{sample.name}\0{sample.label}\0".encode(errors="backslashreplace"))
+        return job_identity(classifier, self.options.top_k, self.passes) | {
             "method": classifier.adapter.name,
-            "choice of settings": _options_digest(classifier.adapter.settings),
-            "list of labels": _options_digest(classifier.labels),
-            "choice of templates": _options_digest(classifier.templates),
-            "policy": self.policy,
+            "choice of settings": _digest(classifier.adapter.settings),
+            "list of labels": _digest(classifier.labels),
+            "choice of templates": _digest(classifier.templates),
+            "policy": self.options.policy,
             "number of shards": self.shards,
             "number of images between two exchanges": self.every,
             "number of images adapted to in order": self.ordered_blocks * self.every,
-            "list of images": _digest(self.samples),
-            "choice of --adapter-gpus": self.adapter_gpus > 0,
+            "list of images": images.hexdigest(),
+            "choice of --adapter-gpus": self.options.adapter_gpus > 0,
         }
-        remote = bool(self.samples) and URL.match(self.samples[0].name) is not None
-        self._setup = EncoderSetup.of(classifier, self.model, self.cpus, self.gpus, self.plugins, remote)
 
     def describe_policy(self) -> str:
         """Return in words how the states adapt: one in order, or several that exchange what they learn."""
-        if self.policy == "ordered":
+        if self.options.policy == "ordered":
             return f"one state, in order, {count(self.blocks, 'block')} of {self.every} images"
         first = min(self.blocks, self.ordered_blocks)
         rounds = count(first + -(-(self.blocks - first) // self.shards), "round")
@@ -158,8 +148,7 @@ class ClusterRun:
         if begun is None:
             return True
         done = self._retrying(self._first_pass, begun)
-        # what Ray gave is read-only
-        self.classifier.adapter = duplicate(done.adapter)
+        self.classifier.adapter = duplicate(done.adapter)  # what Ray gave is read-only
         self.summary = done.summary
         if done.position < self.blocks:
             return False
@@ -168,85 +157,42 @@ class ClusterRun:
             if summary is None:
                 return False
             self.summary = summary
-        self._finish()
+        self.out.check_owner()
+        if self.state is not None:
+            storage, name = storage_of(self.state)
+            write_late(storage, name, state_to_bytes(self.classifier.adapter, self.classifier.notes))
+        self.out.write_complete(self._identity, self.summary, self._about)
         return True
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of the stream."""
-        return -(-len(self.samples) // self.every)
-
-    @property
-    def ordered_blocks(self) -> int:
-        """Blocks that are adapted to in order, before several are at a time; the stream may have fewer."""
-        return 0 if self.shards == 1 else -(-self.ordered_first // self.every)
-
-    def _check(self) -> None:
-        """Refuse what cannot be run."""
-        adapter = self.classifier.adapter
-        least, most = self._workers
-        if self.policy not in ("ordered", "merged"):
-            raise InputError(f"unknown policy {self.policy!r}; choose 'ordered' or 'merged'.")
-        if (
-            self.shards < 1
-            or self.every < 1
-            or not 1 <= least <= most
-            or min(self.cpus, self.gpus, self.adapter_gpus) < 0
-        ):
-            raise InputError("shards, every and workers must be at least 1, cpus and gpus at least 0.")
-        if self.passes not in (None, 1, 2):
-            raise InputError(f"there are one or two passes, not {self.passes}.")
-        if self.policy == "ordered" and self.shards > 1:
-            raise InputError("the policy 'ordered' has one state; leave out shards, or choose 'merged'.")
-        if adapter.text is not None:
-            raise InputError(
-                f"the method {adapter.name!r} needs the model where it adapts, and on a cluster the model is "
-                "elsewhere; use `acclimate classify`, or another method."
-            )
-        if self.policy == "merged" and self.classifier.learns and adapter.merges is None:
-            raise InputError(
-                f"states of {adapter.name!r} cannot be merged: what it learns depends on the order of the images; use "
-                "the policy 'ordered'."
-            )
-        if self.policy == "merged" and any(isinstance(gate, NearDuplicates) for gate in self.classifier.gates):
-            raise InputError(
-                "skipping duplicates compares each image with those before it; use the policy 'ordered', or keep them."
-            )
-
-    @property
-    def _workers(self) -> tuple[int, int]:
-        return (self.workers, self.workers) if isinstance(self.workers, int) else self.workers
 
     def _open(self, resume: bool, overwrite: bool) -> Checkpoint | None:
         """Return the checkpoint to begin with; None if everything is done."""
         self.out.check_writable()
         if overwrite:
-            self._owner = parts.claim(self.out)  # first, so that another run does not write what is removed
-            parts.remove_results(self.out)
+            self.out.claim()  # first, so that another run does not write what is removed
+            self.out.remove_results()
         elif not resume:
-            parts.check_no_results(self.out)
-        adapter = self.classifier.adapter
-        gates = self.classifier.gates
-        complete = parts.read_complete(self.out, self._identity)
+            self.out.check_no_results()
+        complete = self.out.read_complete(self._identity)
         if complete is not None:
-            parts.clean_up(self.out)
+            self.out.clean_up()
             self.summary = complete
             self.kept = complete.images
             self.was_complete = True
             return None
-        self._owner = parts.claim(self.out)
-        if self.out.exists(parts.CHECKPOINT):
-            found = parts.read_checkpoint(self.out, self._identity, adapter)
+        self.out.claim()
+        adapter = self.classifier.adapter
+        if self.out.exists(CHECKPOINT):
+            found = self.out.read_checkpoint(self._identity, adapter)
             self.kept = found.summary.images
             return found
-        if parts.has_parts(self.out):  # left by a job that was being overwritten, or by another program
+        if self.out.parts():  # left by a job that was being overwritten, or by another program
             raise InputError(
                 f"{self.out.url} has parts of results, and nothing that says how they were begun; --overwrite them, or "
                 "choose another --out."
             )
-        gate_states = [gate.dump() for gate in gates]
-        new = Checkpoint(adapter, self._identity, 0, adapter.next_id, gate_states, Summary())
-        parts.write_checkpoint(self.out, new)  # exists before any part
+        gates = [gate.dump() for gate in self.classifier.gates]
+        new = Checkpoint(adapter, self._identity, 0, adapter.next_id, gates, Summary())
+        self.out.write_checkpoint(new)  # exists before any part
         return new
 
     def _retrying(self, work: Callable[[Checkpoint], Any], begun: Checkpoint) -> Any:
@@ -257,11 +203,9 @@ class ClusterRun:
             before = self._done.position
             try:
                 return work(self._done)
-            except RayTaskError as error:
-                if isinstance(error.cause, AcclimateError):
+            except (RayError, MachineLostError, StorageError) as error:
+                if isinstance(error, RayTaskError) and isinstance(error.cause, AcclimateError):
                     raise error.cause from None
-                failure: Exception = error
-            except (RayError, MachineLostError, UnreachableError) as error:
                 failure = error
             failures = 1 if self._done.position > before else failures + 1
             if failures > MAX_FAILURES:
@@ -274,17 +218,11 @@ class ClusterRun:
     def _first_pass(self, done: Checkpoint) -> Checkpoint:
         if done.position == self.blocks:
             return done
-        machines = Machines(self.cpus, self.gpus, self._workers, self.adapter_gpus, self.patience)
-        encoding = start_encoding(
-            self.samples,
-            self.every,
-            done.position,
-            self._setup,
-            machines.pool,
-            self.cpus,
-            self.gpus,
-            self.ray_progress,
-        )
+        options = self.options
+        gpus = options.gpus or 0.0
+        machines = MachineWatch(options.cpus, gpus, self.workers, options.adapter_gpus)
+        how = (machines.pool, options.cpus, gpus, options.ray_progress)
+        encoding = start_encoding(self.samples, self.every, done.position, self._setup, *how)
         try:
             whole = FirstPass(
                 self._job(done),
@@ -294,13 +232,13 @@ class ClusterRun:
                 shards=self.shards,
                 ordered_first=self.ordered_blocks,
                 save=self._save,
-                seconds=self.checkpoint_every,
-                progress=lambda images: self.progress(images, len(self.samples), "first pass"),
+                seconds=options.checkpoint_every,
+                progress=partial(self._show, "first pass"),
                 stop=self.stop,
                 machines=machines,
-                adapter_gpus=self.adapter_gpus,
+                adapter_gpus=options.adapter_gpus,
             ).run()
-            if whole and self.ray_progress:
+            if whole and options.ray_progress:
                 ray.get(encoding.next.remote())  # the pipeline ends, and its bars with it
         finally:
             ray.kill(encoding)
@@ -308,73 +246,73 @@ class ClusterRun:
 
     def _second_pass(self, done: Checkpoint) -> Summary | None:
         views = (self.classifier.views,) if self.classifier.views > 1 else ()
-        with TemporaryDirectory(prefix="acclimate-") as folder:
-            again = SecondPass(
-                self._job(done),
-                done.adapter,
-                Path(folder, "features"),
-                (*views, self.classifier.head.dim),
-                blocks=self.blocks,
-                progress=lambda images: self.progress(images, len(self.samples), "second pass"),
-                stop=self.stop,
-            )
-            try:
-                return again.run()
-            except StateError:
-                parts.check_owner(self.out, self._owner)  # another run that is complete has removed the features
-                raise
+        shape = (*views, self.classifier.head.dim)
+        progress = partial(self._show, "second pass")
+        try:
+            return answer_again(self._job(done), done.adapter, shape, self.blocks, progress, self.stop)
+        except StateError:
+            self.out.check_owner()  # another run that is complete has removed the features
+            raise
+
+    def _show(self, stage: str, images: int) -> None:
+        self.progress(images, len(self.samples), stage)
 
     def _save(self, done: Checkpoint) -> None:
-        parts.check_owner(self.out, self._owner)
-        parts.write_checkpoint(self.out, done)
+        self.out.write_checkpoint(done)
         self._done = done
 
-    def _finish(self) -> None:
-        """Write the state, and say that the results are complete."""
-        classifier = self.classifier
-        parts.check_owner(self.out, self._owner)
-        if self.state is not None:
-            storage, name = storage_of(self.state)
-            parts.write(storage, name, state_to_bytes(classifier.adapter, classifier.notes))
-        parts.write_complete(self.out, self._identity, self.summary, self._about)
-
     def _job(self, done: Checkpoint) -> ClusterJob:
-        classifier = self.classifier
         return ClusterJob(
-            head=classifier.head,
-            gates=classifier.gates,
+            head=self.classifier.head,
+            gates=self.classifier.gates,
             first_id=done.first_id,
-            learns=classifier.learns,
-            top_k=self.top_k,
-            unsure=classifier.unsure,
+            learns=self.classifier.learns,
+            top_k=self.options.top_k,
+            unsure=self.classifier.unsure,
             keep=self.passes == 2,
             out=self.out,
             about={"acclimate": json.dumps(self._about)},
-            owner=self._owner,
-            device="cuda" if self.adapter_gpus else "",
+            device="cuda" if self.options.adapter_gpus else "",
         )
 
     @property
     def _about(self) -> dict[str, Any]:
-        about: dict[str, Any] = {
-            "policy": self.policy,
+        return {
+            "policy": self.options.policy,
             "shards": self.shards,
             "every": self.every,
             "ordered_first": self.ordered_blocks * self.every,
             "passes": self.passes,
+            "method": self.classifier.adapter.name,
+            "model": self.classifier.model,
+            "version": __version__,
         }
-        return about | {"method": self.classifier.adapter.name, "model": self.classifier.model, "version": __version__}
 
 
-def _options_digest(options: Any) -> str:
+def check_policy(policy: str, classifier: Classifier) -> None:
+    """Refuse a method that cannot adapt under a policy.
+
+    Raises:
+        InputError: the message says what can be done.
+    """
+    adapter = classifier.adapter
+    if adapter.text is not None:
+        raise InputError(
+            f"the method {adapter.name!r} needs the model where it adapts, and on a cluster the model is elsewhere; "
+            "use `acclimate classify`, or another method."
+        )
+    if policy == "merged" and classifier.learns and adapter.merges is None:
+        raise InputError(
+            f"states of {adapter.name!r} cannot be merged: what it learns depends on the order of the images; use "
+            "--policy ordered."
+        )
+    if policy == "merged" and any(isinstance(gate, NearDuplicates) for gate in classifier.gates):
+        raise InputError(
+            "skipping duplicates compares each image with those before it; use --policy ordered, or keep them."
+        )
+
+
+def _digest(options: Any) -> str:
     """Identify options in every process; functions by their names."""
     text = json.dumps(options, sort_keys=True, default=lambda value: getattr(value, "__qualname__", str(type(value))))
     return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
-
-
-def _digest(samples: Sequence[Sample]) -> str:
-    """Identify the images of a stream, their order and their true labels."""
-    digest = hashlib.sha256()
-    for sample in samples:
-        digest.update(f"{sample.name}\0{sample.label}\0".encode(errors="backslashreplace"))
-    return digest.hexdigest()

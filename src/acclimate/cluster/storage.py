@@ -1,38 +1,54 @@
-"""Storage of results on a cluster: a folder, by path or by URL, with files that are written whole or not at all."""
+"""Files by path or by URL, on every file system that pyarrow opens: its own (S3, Google, Azure, Hadoop) and fsspec's.
+
+A URL is a scheme, a bucket or a host, and a path that is taken as it is written: `s3://bucket/my photos/cat #1.jpg`.
+Credentials and endpoints come from the environment, where the tools of each store look for them. Every process opens a
+file system for itself, once.
+"""
 
 import os
+import re
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from acclimate.cluster.filesystems import STORES, check_scheme, explained, is_local, local_path, locate, split
-from acclimate.errors import InputError, reason
-from acclimate.files import MAX_SNAPSHOT, read_regular, write_atomically
-from acclimate.images.opening import MAX_BYTES
-from acclimate.sources.source import read_file
+from acclimate.errors import InputError, MissingExtraError, install_command, reason
+from acclimate.files import MAX_SNAPSHOT, write_atomically
+from acclimate.images.opening import MAX_BYTES, URL
 
+STORES = ("s3", "gcs", "abfs")  # pyarrow's names of object stores, where a file appears when it is complete
+LOCAL = ("file", "local")
 PROBE = ".acclimate.tmp"
 MAX_OPEN_FILES = 16  # files that stay open while parts of them are read
+GOOGLE_RETRY_S = 60  # time for which requests to Google are repeated; the default is a quarter of an hour
+CREDENTIALS = "the credentials in the environment (for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE)"
+# Words in errors, in lower case -> advice
+LOCAL_HINTS = {"space|quota|denied|permitted|read-only|directory": "choose a folder that you may use, with space left"}
+HINTS = {
+    "no_such_bucket|bucket.*(not exist|not found)": "check the name of the bucket, and AWS_ENDPOINT_URL",
+    "access_denied|access_key|signature|forbidden|permission|status 40[13]|unauthorized|credential": "check "
+    f"{CREDENTIALS}, and that they allow this",
+    "resolving region": "check the name of the bucket, and the network; or set AWS_ENDPOINT_URL",
+    "network_connection|resolve|connect|time.?out|timed out": "check the network, and AWS_ENDPOINT_URL",
+}
+
+
+class StorageError(OSError):
+    """A file system that refused, with a reason and a hint."""
 
 
 class Storage:
-    """A folder on the local disk, or on a file system that pyarrow or fsspec knows.
+    """A folder by path or by URL, whose files are written whole or not at all.
 
-    Nothing is opened before it is used, and each process opens it for itself, so that it can be pickled. A file is
-    written whole or not at all: an object store shows it when it is complete; elsewhere it is written under another
-    name in the same folder and then moved.
+    An object store shows a file when it is complete; elsewhere it is written under another name in the same folder and
+    then moved. Nothing is opened before it is used, so that a storage can be pickled.
 
     Args:
         url: a path, or a URL such as `s3://bucket/results`.
 
     Attributes:
         url: the folder; an absolute path if it is on the local disk.
-
-    Raises:
-        InputError: the scheme of the URL is unknown.
-        MissingExtraError: the scheme needs a package that is not installed.
 
     Examples:
         >>> from tempfile import mkdtemp
@@ -46,15 +62,11 @@ class Storage:
         url = os.fspath(url)
         if not url:
             raise InputError("the name of the folder is empty; pass a path, or a URL such as s3://bucket/results.")
-        self.local = is_local(url)
-        if self.local:
-            self.url = local_path(url)
-        else:
-            check_scheme(url)
-            self.url = "/".join(part for part in split(url) if part)
+        self.url = local_path(url) if is_local(url) else "/".join(filter(None, split(url)))
 
-    def __repr__(self) -> str:
-        return f"Storage({self.url!r})"
+    def where(self, name: str) -> str:
+        """Return the path or URL of a file or a folder."""
+        return f"{self.url.rstrip('/')}/{name}" if name else self.url
 
     def read(self, name: str) -> bytes:
         """Return the content of a file.
@@ -63,9 +75,7 @@ class Storage:
             FileNotFoundError: there is none.
             OSError: it cannot be read.
         """
-        if self.local:
-            return read_regular(self.where(name), MAX_SNAPSHOT)
-        return read_bytes(self.where(name), MAX_SNAPSHOT)
+        return read_object(self.where(name), limit_bytes=MAX_SNAPSHOT)
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file and the folders above it; a writer that is killed leaves the old file, or the new one.
@@ -73,40 +83,27 @@ class Storage:
         Raises:
             InputError: it cannot be written.
         """
+        url = self.where(name)
         try:
-            if self.local:
-                path = Path(self.where(name))
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(path, content)
-            else:
-                _write(self.where(name), content)
+            with explained("write", url):
+                _write(url, content)
         except OSError as error:
-            raise self._cannot_write(name, error) from error
+            raise InputError(f"{error}.") from error
 
     def names(self, folder: str = "") -> list[str]:
         """Return the names of the files directly in a folder, sorted; none if there is no such folder."""
-        if self.local:
-            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.where(folder)) as entries:
-                return sorted(entry.name for entry in entries if entry.is_file() and not _is_leftover(entry.name))
-            return []
-        found = list_directory(self.where(folder), recursive=False)
-        return sorted(name for name in found if not _is_leftover(name))
+        found = list_files(self.where(folder), recursive=False)
+        return sorted(name for name in found if not (name.startswith(".") and name.endswith(".tmp")))
 
     def exists(self, name: str) -> bool:
         """Return True if there is such a file."""
-        if self.local:
-            return Path(self.where(name)).is_file()
         return kind(self.where(name)) == "file"
 
     def remove(self, name: str) -> None:
         """Remove a file, if there is one."""
-        if self.local:
-            Path(self.where(name)).unlink(missing_ok=True)
-            return
-        url = self.where(name)
-        with suppress(FileNotFoundError), explained(f"remove {url}"):
-            filesystem, path = locate(url)
-            if kind(url) is not None:
+        if self.exists(name):
+            with suppress(FileNotFoundError), explained("remove", self.where(name)):
+                filesystem, path = locate(self.where(name))
                 filesystem.delete_file(path)
 
     def check_writable(self) -> None:
@@ -114,70 +111,56 @@ class Storage:
 
         Raises:
             InputError: nothing can be written here.
+            MissingExtraError: the scheme needs a package that is not installed.
         """
         self.write(PROBE, b"acclimate tries whether it can write here\n")
         with suppress(OSError):  # some may write to a store, but not remove
             self.remove(PROBE)
-
-    def where(self, name: str) -> str:
-        """Return the path or URL of a file or a folder."""
-        return f"{self.url.rstrip('/')}/{name}" if name else self.url
-
-    def _cannot_write(self, name: str, error: OSError) -> InputError:
-        why = reason(error)
-        if self.local:
-            why += f"; check that {self.url} is a folder that you may write to, with space left"
-        return InputError(f"cannot write {self.where(name)}: {why}.")
 
 
 def storage_of(url: str | os.PathLike[str]) -> tuple[Storage, str]:
     """Return the storage of a single file, and its name there.
 
     Examples:
-        >>> storage_of("/data/state.safetensors")
-        (Storage('/data'), 'state.safetensors')
+        >>> storage, name = storage_of("/data/state.safetensors")
+        >>> storage.url, name
+        ('/data', 'state.safetensors')
     """
-    url = os.fspath(url)
-    if is_local(url):
-        file = Path(local_path(url))
-        folder = str(file.parent)
-        name = file.name
-    else:
-        root, path = split(url)
-        above, _, name = path.rpartition("/")
-        folder = f"{root}/{above}" if above else root
-    if not name:
-        raise InputError(f"{url} is a folder; name a file in it.")
-    return Storage(folder), name
+    folder, _, name = Storage(url).url.rpartition("/")
+    if folder.endswith(":/") or not name:
+        raise InputError(f"{os.fspath(url)} is a folder; name a file in it.")
+    return Storage(folder or "/"), name
 
 
-def read_object(url: str, offset: int = 0, size: int | None = None) -> bytes:
-    """Return the bytes of an image file, by path or URL, or `size` of them. A function, so that samples can be pickled.
+def read_object(url: str, offset: int = 0, size: int | None = None, limit_bytes: int = MAX_BYTES) -> bytes:
+    """Return the bytes of a file, or `size` of them. A function, so that samples can be pickled.
 
     Raises:
-        OSError: it is missing, cannot be read, or is larger than images may be.
+        OSError: it is missing, cannot be read, or is larger than the limit.
     """
-    if is_local(url):
-        return read_file(local_path(url), offset, size)
-    if size is None:
-        return read_bytes(url, MAX_BYTES)
-    if not 0 <= size <= MAX_BYTES:
-        raise OSError(f"{size:,} bytes, more than the {MAX_BYTES:,} allowed")
-    with explained(f"read {url}"):
-        file = _opened(url)
+    with explained("read", url):
+        if size is None:
+            with open_object(url) as file:
+                return _read_at(file, 0, file.size(), limit_bytes)
         try:
-            content: bytes = file.read_at(size, offset)
+            return _read_at(_opened(url), offset, size, limit_bytes)
         except Exception:  # whatever a library raises when a connection was lost meanwhile
             _opened.cache_clear()
-            content = _opened(url).read_at(size, offset)
+            return _read_at(_opened(url), offset, size, limit_bytes)
+
+
+def _read_at(file: Any, offset: int, size: int, limit_bytes: int) -> bytes:
+    if not 0 <= size <= limit_bytes:
+        raise OSError(f"{size:,} bytes, more than the {limit_bytes:,} allowed")
+    content: bytes = file.read_at(size, offset)
     if len(content) != size:
-        raise OSError(f"{url} ends before byte {offset + size}; it is truncated.")
+        raise OSError(f"the file ends before byte {offset + size}; it is truncated")
     return content
 
 
 def open_object(url: str) -> Any:
-    """Return a file by URL, for reading at any place."""
-    with explained(f"read {url}"):
+    """Open a file for reading at any position."""
+    with explained("read", url):
         filesystem, path = locate(url)
         return filesystem.open_input_file(path)
 
@@ -185,55 +168,40 @@ def open_object(url: str) -> Any:
 _opened = lru_cache(MAX_OPEN_FILES)(open_object)  # parts of tar files are read one by one
 
 
-def kind(url: str) -> str | None:
-    """Return what is at a URL: a "file", a "folder", "other", or None."""
+def kind(url: str) -> Any:
+    """Return the kind of what is there: "file", "folder", "other", or None if there is nothing."""
     from pyarrow.fs import FileType
 
-    with explained(f"look at {url}"):
+    with explained("look at", url):
         filesystem, path = locate(url)
         found = filesystem.get_file_info(path).type
     return {FileType.File: "file", FileType.Directory: "folder", FileType.NotFound: None}.get(found, "other")
 
 
-def list_directory(url: str, recursive: bool) -> list[str]:
+def list_files(folder: str, recursive: bool) -> list[str]:
     """Return the files in a folder, relative to it, in no order; none if there is no such folder."""
     from pyarrow.fs import FileSelector, FileType
 
-    with explained(f"list {url}"):
-        filesystem, path = locate(url)
+    with explained("list", folder):
+        filesystem, path = locate(folder)
         found = filesystem.get_file_info(FileSelector(path, allow_not_found=True, recursive=recursive))
         start = len(path.rstrip("/")) + 1
         return [each.path[start:] for each in found if each.type == FileType.File]
 
 
-def read_bytes(url: str, most: int) -> bytes:
-    """Return the content of a file by URL; OSError, before anything is read, if it holds more than `most` bytes."""
-    with open_object(url) as file, explained(f"read {url}"):
-        size = file.size()
-        if size > most:
-            raise OSError(f"{size:,} bytes, more than the {most:,} allowed")
-        content: bytes = file.read(size)
-    if len(content) != size:
-        raise OSError(f"{url} ends before byte {size}; it is truncated.")
-    return content
-
-
 def _write(url: str, content: bytes) -> None:
-    with explained():
-        filesystem, path = locate(url)
-        if filesystem.type_name in STORES:
-            _put(filesystem, path, content)
-            return
-        folder, _, name = path.rpartition("/")
-        temporary = f"{folder}/.{name}.{secrets.token_hex(4)}.tmp"
+    filesystem, path = locate(url)
+    folder, _, name = path.rpartition("/")
+    if filesystem.type_name not in STORES:
         filesystem.create_dir(folder, recursive=True)
-        try:
-            _put(filesystem, temporary, content)
-            filesystem.move(temporary, path)
-        except BaseException:
-            with suppress(Exception):
-                filesystem.delete_file(temporary)
-            raise
+    if is_local(url):
+        write_atomically(path, content)
+    elif filesystem.type_name in STORES:
+        _put(filesystem, path, content)
+    else:
+        temporary = f"{folder}/.{name}.{secrets.token_hex(4)}.tmp"
+        _put(filesystem, temporary, content)
+        filesystem.move(temporary, path)
 
 
 def _put(filesystem: Any, path: str, content: bytes) -> None:
@@ -241,5 +209,107 @@ def _put(filesystem: Any, path: str, content: bytes) -> None:
         file.write(content)
 
 
-def _is_leftover(name: str) -> bool:
-    return name.startswith(".") and name.endswith(".tmp")
+def is_local(url: str) -> bool:
+    """Return True if this is a path on the local disk, or a `file://` URL of one."""
+    return not URL.match(url) or url.partition(":")[0].lower() in LOCAL
+
+
+def local_path(url: str) -> str:
+    """Return the absolute path of what `is_local`: processes elsewhere may have another working directory.
+
+    Examples:
+        >>> local_path("file:///data/photos"), local_path("/data/../data/photos/")
+        ('/data/photos', '/data/photos')
+    """
+    if not URL.match(url):
+        return os.path.abspath(url)  # noqa: PTH100 (pathlib keeps "..")
+    host, _, path = url.partition("://")[2].partition("/")
+    if host not in ("", "localhost"):
+        raise InputError(f"{url} names the machine {host}; write file:///PATH for a file of this one.")
+    return os.path.abspath(f"/{path}")  # noqa: PTH100
+
+
+def split(url: str) -> tuple[str, str]:
+    """Return the root of a URL and the path below it.
+
+    Examples:
+        >>> split("s3://bucket/photos//cats/")
+        ('s3://bucket', 'photos/cats')
+        >>> split("https://example.org/a.jpg?size=2")
+        ('https://example.org', 'a.jpg?size=2')
+    """
+    scheme, _, rest = url.partition("://")
+    host, _, path = rest.partition("/")
+    if not host:
+        raise InputError(f"{url} names no bucket or host; write {scheme}://BUCKET/PATH.")
+    if ":" in host.rpartition("@")[0] and scheme != "github":
+        raise InputError(
+            f"the URL of {scheme}://{host.rpartition('@')[2]} contains a password, which would be written to results; "
+            "put it into the environment (for S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY)."
+        )
+    return f"{scheme.lower()}://{host}", "/".join(part for part in path.split("/") if part)
+
+
+def locate(url: str) -> tuple[Any, str]:
+    """Return the file system (pyarrow.fs.FileSystem) of a path or a URL, and the path within it.
+
+    Raises:
+        InputError: the scheme is unknown, or the URL contains a password.
+        MissingExtraError: a package is missing.
+        OSError: the file system cannot be reached.
+    """
+    from pyarrow.fs import LocalFileSystem
+
+    if is_local(url):
+        return LocalFileSystem(), local_path(url)
+    root, path = split(url)
+    filesystem, base = _open(root)
+    return filesystem, f"{base.rstrip('/')}/{path}" if path else base
+
+
+@lru_cache(64)
+def _open(root: str) -> tuple[Any, str]:
+    from pyarrow.fs import FileSystem, S3FileSystem, resolve_s3_region
+
+    scheme, _, host = root.partition("://")
+    with explained("open", root):
+        if scheme == "s3" and host.startswith("anonymous@"):  # Ray's notation
+            bucket = host.partition("@")[2]
+            return S3FileSystem(anonymous=True, region=resolve_s3_region(bucket)), bucket
+        retry = f"?retry_limit_seconds={GOOGLE_RETRY_S}" if scheme in ("gs", "gcs") else ""
+        try:
+            found: tuple[Any, str] = FileSystem.from_uri(f"{root}{retry}")
+        except (ValueError, NotImplementedError):  # pyarrow does not know it, or was built without it
+            found = _open_fsspec(scheme, root)
+    return found
+
+
+def _open_fsspec(scheme: str, root: str) -> Any:
+    from pyarrow.fs import FileSystem
+
+    try:
+        return FileSystem.from_uri(f"fsspec+{root}")
+    except ValueError as error:
+        known = "write s3://, gs://, abfs://, hdfs:// or another that fsspec knows"
+        raise InputError(f"unknown scheme {scheme}:// in {root} ({error}); {known}.") from error
+    except ImportError as error:
+        package = re.search(r"(?:[Ii]nstall|requires) [\"'`]?([\w.-]+)", str(error))
+        command = install_command("", package[1]) if package else str(error)
+        raise MissingExtraError(f"{scheme}:// needs a package that is not installed: {command}.") from error
+
+
+@contextmanager
+def explained(verb: str, url: str) -> Iterator[None]:
+    """Turn whatever a file system raises within the block into a `StorageError` that says what to check.
+
+    Missing files stay `FileNotFoundError`.
+    """
+    try:
+        yield
+    except (FileNotFoundError, InputError, MissingExtraError, StorageError):
+        raise
+    except Exception as error:  # libraries for file systems raise errors of many kinds
+        why = " ".join((reason(error) if isinstance(error, OSError) else f"{error}" or type(error).__name__).split())
+        hints = LOCAL_HINTS if is_local(url) else HINTS
+        hint = next((hint for pattern, hint in hints.items() if re.search(pattern, why.lower())), "")
+        raise StorageError(f"cannot {verb} {url}: {why.rstrip('.')}{hint and f'; {hint}'}") from error

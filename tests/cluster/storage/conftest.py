@@ -60,7 +60,7 @@ def elsewhere(request, tmp_path):
 
 
 def forget_filesystems():
-    from acclimate.cluster import filesystems, storage
+    from acclimate.cluster import storage
 
-    filesystems._open.cache_clear()
+    storage._open.cache_clear()
     storage._opened.cache_clear()

@@ -1,8 +1,6 @@
 import io
 import os
 import pickle
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -157,18 +155,6 @@ def test_headers_of_shards_are_read_and_not_the_images(remote, here):
     before = remote_disk.bytes_read
     assert len(list_images(f"wds:{remote}/0.tar")) == 20
     assert remote_disk.bytes_read - before < 3 * 2**20
-
-
-def in_a_process(function, items):
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return list(pool.map(function, items))
-
-
-def test_the_caller_chooses_what_reads_shards(s3, here):
-    url = f"{s3}/mapped"
-    fill(url, {f"{name}.tar": tar_bytes(here / "one.tar", members) for name, members in SHARDS.items()})
-    samples = list_images(f"wds:{url}/", map=in_a_process)
-    assert names(samples) == [f"{url}/{each}" for each in ("00.tar::0.png", "00.tar::1.png", "01.tar::0.png")]
 
 
 @pytest.mark.parametrize(
