@@ -392,5 +392,5 @@ def _classify_on_cluster(options: ClusterOptions) -> None:
     if run.was_complete:
         say(f"{run.out.url} was complete; nothing was left to do.", err=True)
     _say_answers(run.summary, {"Results": run.out.url, "State": None if run.was_complete else run.state})
-    say(f"Policy {run.policy}: {run.describe_policy()}.", err=True)
+    say(f"Policy {options.policy}: {run.describe_policy()}.", err=True)
     _say_findings(run.summary, options.unsure, run.classifier)

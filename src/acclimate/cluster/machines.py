@@ -241,11 +241,12 @@ def ask_nodes(function: Callable[..., Any], *arguments: Any) -> Iterator[tuple[s
 def _look_for(folder: Storage, name: str, seconds: float) -> bytes:
     """Read a file as soon as it appears; b"" if it does not."""
     latest = monotonic() + seconds
-    while monotonic() <= latest:
+    while True:
         with suppress(OSError):
             return folder.read(name)
+        if monotonic() > latest:
+            return b""
         sleep(0.2)
-    return b""
 
 
 def _try_to_read(sample: Sample) -> str:
