@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 from acclimate.encoders import load_encoder
-from acclimate.serve.app import bind, create_app, make_server
+from acclimate.serve.app import create_app
 from acclimate.serve.limits import Limits
 from acclimate.serve.security import LOOPBACK_NAMES
+from acclimate.serve.server import bind, make_server
 from acclimate.serve.streams import Streams
 from drawn_images import draw
 from portal import running

@@ -10,7 +10,7 @@ import pytest
 
 from acclimate import __version__
 from acclimate.serve.security import TokenFile
-from acclimate.serve.stderr import JsonLines
+from acclimate.serve.logs import JsonLines
 
 NAMES = (
     "acclimate_images_total",

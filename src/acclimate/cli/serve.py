@@ -34,8 +34,6 @@ EARLIER = {
     "--max-client-streams": "limits.client_streams",
     "--max-queue": "limits.queue",
     "--timeout": "limits.timeout_s",
-    "--header-timeout": "limits.header_s",
-    "--max-log-lines": "limits.log_lines",
     "--batch-size": "limits.batch",
     "--max-wait": "limits.wait_s",
     "--snapshot-every": "limits.snapshot_samples",

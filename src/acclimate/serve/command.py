@@ -9,8 +9,9 @@ from acclimate.classifier import Classifier
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError
 from acclimate.prompts import LearnedPrompts
-from acclimate.serve.app import bind, create_app, is_loopback, serve
+from acclimate.serve.app import create_app
 from acclimate.serve.security import LOOPBACK_NAMES, TokenFile
+from acclimate.serve.server import bind, is_loopback, serve
 from acclimate.serve.settings import DEFAULT_STREAMS, ServeSettings
 from acclimate.serve.streams import Streams, check_setup
 

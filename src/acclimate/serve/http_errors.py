@@ -57,6 +57,7 @@ CODES = {
     415: "unsupported_type",
     422: "invalid",
     429: "busy",
+    499: "disconnected",
     500: "internal",
     503: "unavailable",
     504: "timeout",
@@ -83,51 +84,58 @@ MAX_QUOTED_CHARS = 80  # longer quotations of a client's text are cut
 
 def failure(scope: Scope, status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return the response to a request that failed: a code for programs, a message for people, the request's id."""
-    error = {"code": CODES[status], "message": cut(message), "request_id": scope["state"]["request_id"]}
     scope["state"]["error"] = CODES[status]
+    error = {"code": CODES[status], "message": cut(message), "request_id": scope["state"]["request_id"]}
     retry = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
     content = json.dumps({"error": error})  # ASCII only: a message may quote text that cannot be encoded
     return Response(content, status, {**retry, **(headers or {})}, "application/json")
 
 
-def cut(message: str) -> str:
-    """Return a message that may quote what a client has sent, of bounded length."""
-    return message if len(message) <= MAX_MESSAGE_CHARS else f"{message[:MAX_MESSAGE_CHARS]}..."
+def cut(text: str, most: int = MAX_MESSAGE_CHARS) -> str:
+    """Return a text that may have been sent by a client, without its middle if it is longer than this.
+
+    Examples:
+        >>> cut("a" * 6 + "b" * 94, 10)
+        'aaaaa (90 characters left out) bbbbb'
+    """
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} ({len(text) - 2 * half} characters left out) {text[-half:]}"
 
 
-def handle_errors(app: FastAPI, timeout_s: float) -> None:
+def handle_errors(app: FastAPI) -> None:
     """Answer every error that a request can cause with `failure`; anything else is a bug and left to the log."""
 
     async def respond(request: Request, error: Any) -> Response:
-        if isinstance(error, HTTPException):
-            message, headers = _plain(request, error)
-            return failure(request.scope, error.status_code, message, headers)
+        status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
         message = str(error)
-        if isinstance(error, RequestValidationError):
+        if isinstance(error, HTTPException):
+            status = error.status_code
+            message = _message(request, error)
+        elif isinstance(error, RequestValidationError):
             message = validation_message(error)
-        elif isinstance(error, TimeoutError):
-            message = message or f"no answer within {timeout_s:g} s; send fewer images per request, or try again later."
         elif isinstance(error, ClientDisconnect):
             message = "the connection was closed before the whole body was received."
-        status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
-        headers = {"Retry-After": str(error.retry_after)} if isinstance(error, BusyError) else None
-        return failure(request.scope, status, message, headers)
+        error.__traceback__ = None  # its frames hold the body, and would until the next garbage collection
+        error.__context__ = None
+        retry = {"Retry-After": str(error.retry_after)} if isinstance(error, BusyError) else None
+        return failure(request.scope, status, message, getattr(error, "headers", retry))
 
     for kind in (AcclimateError, HTTPException, RequestValidationError, TimeoutError, ClientDisconnect):
         app.add_exception_handler(kind, respond)
 
 
-def _plain(request: Request, error: HTTPException) -> tuple[str, Mapping[str, str] | None]:
-    """Return message and headers of an HTTP error; the framework's own messages say nothing but the status."""
-    path = request.scope["path"][:80]
+def _message(request: Request, error: HTTPException) -> str:
+    """Return the message of an HTTP error; the framework's own messages say nothing but the status."""
+    path = request.scope["path"][:MAX_QUOTED_CHARS]
     if error.detail == HTTPStatus.NOT_FOUND.phrase:
-        return f"there is nothing at {path!r}; /docs lists all routes.", error.headers
+        return f"there is nothing at {path!r}; /docs lists all routes."
     if error.detail == HTTPStatus.METHOD_NOT_ALLOWED.phrase:
         # The framework looks at the first route with this path only; there is one per method.
         template = getattr(request.scope.get("route"), "path", "")
         allowed = ", ".join(method.upper() for method in request.app.openapi()["paths"].get(template, {"GET": None}))
-        return f"{request.method[:20]!r} is not possible at {path!r}; use {allowed}.", {"Allow": allowed}
-    return str(error.detail), error.headers
+        error.headers = {"Allow": allowed}
+        return f"{request.method[:20]!r} is not possible at {path!r}; use {allowed}."
+    return error.detail
 
 
 def validation_message(error: ValidationError | RequestValidationError) -> str:

@@ -52,8 +52,8 @@ class Limits(BaseModel):
     client_streams: PositiveInt = Field(100, description="Streams made by one client.")
     queue: PositiveInt = Field(512, description="Images of one client that may wait, counting views.")
     timeout_s: PositiveFloat = Field(30.0, description="Time limit of a request, in seconds.")
-    header_s: PositiveFloat = Field(10.0, description="Time limit for the header of a request, in seconds.")
-    log_lines: PositiveInt = Field(200, description="Lines of one kind in the log per second.")
+    requests: PositiveInt = Field(512, description="Requests at a time; one client may have half of them.")
+    keep_alive_s: PositiveFloat = Field(10.0, description="Time that an idle connection is kept, in seconds.")
     batch: PositiveInt = Field(32, description="Images encoded at once, counting views.")
     wait_s: NonNegativeFloat = Field(0.005, description="Time that an image waits for others to share its batch.")
     workers: NonNegativeInt = Field(0, description="Processes that decode images; 0 for one more than there are cores.")
@@ -82,8 +82,8 @@ class Limits(BaseModel):
         return 8 * self.pixels
 
     @property
-    def marks(self) -> int:
-        """Quotes, commas, colons and brackets in the JSON of a request: some for each item that it may have."""
+    def commas(self) -> int:
+        """Commas in the JSON of a request: some for each item that it may have."""
         return 1000 + 10 * (self.labels + self.prompts + self.images)
 
     def check_images(self, count: int, views: int) -> None:

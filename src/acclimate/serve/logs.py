@@ -1,22 +1,39 @@
-"""Request log: every request gets an id, a line of JSON in the log, and security headers.
+"""Logs as lines of JSON: requests and events on stderr, and administrative calls in the files of the audit log.
 
-Images, tokens, query strings, labels and predictions are never logged.
+Images, tokens, query strings and predictions are never logged, nor are labels, except in the audit log.
 """
 
+import asyncio
+import json
 import logging
+import os
 import re
-from collections.abc import Awaitable, Callable
-from time import perf_counter
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from functools import partial
+from io import FileIO, TextIOWrapper
+from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
+from pathlib import Path
+from queue import Queue
+from time import monotonic, perf_counter
+from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from acclimate.serve.http_errors import failure
+from acclimate.errors import reason
+from acclimate.serve.http_errors import cut, failure
 
 logger = logging.getLogger("acclimate.serve")
 SAFE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 PATH_CHARS = 200  # longer paths are cut in the log
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -27,24 +44,162 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+MAX_WAITING_LINES = 1000  # lines kept while nobody reads them
+SAMPLED_PER_S = 10  # lines of one sampled kind per second
+CLOSE_S = 5.0  # time limit to write the last lines
+FIELD_CHARS = 1000  # longer messages and fields are cut
+TRACEBACK_CHARS = 8000
+AUDIT_CHARS = 100  # longer fields are cut in the audit log
+AUDIT_BYTES = 2 * 2**20  # a larger file of the audit log becomes FILE.1, that one FILE.2, and so on
+OLD_FILES = 4  # files of the audit log that are kept besides each current one
+
+
+class JsonLines(logging.Formatter):
+    """A formatter of records as lines of JSON; text from clients is escaped, so it cannot start a new line."""
+
+    def __init__(self, most: int = FIELD_CHARS) -> None:
+        super().__init__()
+        self._most = most
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format time, level, message, the record's `fields`, and the traceback if there is one; long text is cut."""
+        at = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+        line = {"time": at, "level": record.levelname.lower(), "message": cut(record.getMessage(), self._most)}
+        for name, value in getattr(record, "fields", {}).items():
+            text = json.dumps(value, default=str)
+            line[name] = value if len(text) <= self._most else cut(text, self._most)
+        if record.exc_info:
+            line["traceback"] = cut(self.formatException(record.exc_info), TRACEBACK_CHARS)
+        return json.dumps(line, default=str)
+
+
+class LogQueue(QueueHandler):
+    """Log lines that wait for the thread that writes them, so that a stalled reader stalls nothing else.
+
+    Records with an attribute `sampled`, and those of other packages, may have `SAMPLED_PER_S` lines of each kind. Lines
+    beyond that, or beyond what can wait, are left out; one line per second says how many were.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Queue(MAX_WAITING_LINES))
+        self.setFormatter(JsonLines())
+        self._kinds: Counter[str] = Counter()
+        self._left_out = 0
+        self._reported = monotonic()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass a record on to the thread, or count it."""
+        if monotonic() - self._reported >= 1:
+            self.report()
+        kind = getattr(record, "sampled", None if record.name.startswith("acclimate") else record.name)
+        if kind is not None:
+            self._kinds[kind] += 1
+            if self._kinds[kind] > SAMPLED_PER_S:
+                self._left_out += 1
+                return
+        super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Count a record that does not fit into the queue, or whose message does not fit its arguments."""
+        self._left_out += 1
+
+    def report(self) -> None:
+        """Log how many lines were left out, if any, and begin to count again."""
+        self._reported = monotonic()
+        self._kinds.clear()
+        if self._left_out and not self.queue.full():
+            about = {"msg": "log lines left out", "levelname": "WARNING", "fields": {"lines": self._left_out}}
+            self._left_out = 0
+            super().emit(logging.makeLogRecord(about))
+
+
+@contextmanager
+def log_to_stderr() -> Iterator[None]:
+    """Send whatever the process logs within this block to stderr: warnings and uncaught errors as well."""
+    handler = LogQueue()
+    waiting: Queue[Any] = handler.queue  # type: ignore[assignment]
+    raw: Any = FileIO(sys.stderr.fileno(), "w", closefd=False)
+    writer = logging.StreamHandler(TextIOWrapper(raw, "utf-8", write_through=True))
+    writer.lock = None  # Python could not exit while the thread holds a lock and waits for a reader
+    QueueListener(waiting, writer).start()
+    logging.getLogger().handlers = [handler]
+    logging.getLogger("acclimate").setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    threading.excepthook = _uncaught
+    sys.unraisablehook = _uncaught
+    try:
+        yield
+    finally:
+        handler.report()
+        with waiting.all_tasks_done:
+            waiting.all_tasks_done.wait_for(lambda: not waiting.unfinished_tasks, CLOSE_S)
+
+
+def _uncaught(error: Any) -> None:
+    """Log an error that Python would print: one that ended a thread, or was raised while an object was removed."""
+    found = (error.exc_type, error.exc_value, error.exc_traceback)
+    logging.getLogger("acclimate").error("uncaught error", exc_info=found)
+
+
+class AuditLog:
+    """The audit log: who changed what, when, and whether it worked; one line of JSON per call, of at most 1 kB.
+
+    Calls that change a stream or the service are administrative; classifying images is not. Each token has files of its
+    own in the folder `audit`, so that nobody can push out what others did: `NAME.jsonl` has what it did, on disk before
+    the answer, and `NAME.refused.jsonl` the calls that were refused. Characters other than letters, digits, `_`, `-`
+    and `~` are encoded as in addresses. Callers who may manage no stream are in the request log only. An object may be
+    used from any thread.
+
+    Attributes:
+        shared: True if all callers share `service.jsonl` and `service.refused.jsonl`, as the service has no tokens.
+    """
+
+    def __init__(self, folder: Path, largest: int = AUDIT_BYTES) -> None:
+        self.folder = folder / "audit"
+        self.shared = True
+        self._largest = largest
+        self._lock = threading.Lock()
+
+    def write(self, action: str, caller: str, outcome: str, refused: bool = False, **details: Any) -> None:
+        """Append a line to the files of a caller; if that fails, the request log says so, and the service goes on."""
+        fields = {"action": action, "caller": caller, "outcome": outcome, **details}
+        record = logging.makeLogRecord({"msg": "audit", "levelname": "INFO", "fields": fields})
+        line = JsonLines(AUDIT_CHARS).format(record).encode() + b"\n"
+        name = "service" if self.shared else quote(caller, safe="").replace(".", "%2E")[:100]
+        name += ".refused" if refused else ""
+        try:
+            with self._lock:
+                self._append(self.folder / f"{name}.jsonl", line, sync=not refused)
+        except OSError as error:
+            extra = {"fields": {**fields, "reason": reason(error)}, "sampled": name if refused else None}
+            logger.error("audit log cannot be written", extra=extra)
+
+    def _append(self, path: Path, line: bytes, sync: bool) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        present = path.read_bytes() if path.exists() else b""
+        if len(present) + len(line) > self._largest:
+            RotatingFileHandler(path, backupCount=OLD_FILES, delay=True).doRollover()
+        elif not present.endswith(b"\n") and present:
+            line = b"\n" + line  # a full disk or a power cut has left half a line
+        with open(path, "ab", opener=partial(os.open, mode=0o600)) as file:
+            file.write(line)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
 
 
 class RequestLog:
     """Middleware: gives each request an id, logs and times it, and answers an unexpected error with a plain 500.
 
     Every response gets the security `HEADERS`, and those of the API are kept out of HTTP caches. HEAD is answered as
-    GET; the HTTP server leaves out the body. `answering` is awaited with the request's scope and the status before a
-    response is sent, and `finished` is called after each request with method, path template, status and seconds.
+    GET; the HTTP server leaves out the body. Administrative calls are in the audit log before they are answered.
+    `finished` is called after each request with method, path template, status and seconds. Requests without a valid
+    token, and refused requests of each caller, are sampled in the log; every other request has its line.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        answering: Callable[[Scope, int], Awaitable[None]],
-        finished: Callable[[str, str, int, float], None],
-    ) -> None:
+    def __init__(self, app: ASGIApp, audit: AuditLog, finished: Callable[[str, str, int, float], None]) -> None:
         self.app = app
-        self.answering = answering
+        self.audit = audit
         self.finished = finished
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,8 +212,7 @@ class RequestLog:
         method = scope["method"] if scope["method"] in METHODS else "other"
         if method == "HEAD":
             scope = {**scope, "method": "GET"}
-        state = scope.setdefault("state", {})
-        state |= {"request_id": request_id, "caller": None, "error": None, "details": {}}
+        scope["state"] = {"request_id": request_id, "caller": None, "error": None, "details": {}}
         caching = "no-cache" if scope["path"] == "/" or scope["path"].startswith("/page/") else "no-store"
         added = HEADERS | {"x-request-id": request_id, "cache-control": caching}
         status = 0
@@ -67,7 +221,7 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                await self.answering(scope, status)
+                await _audit_request(self.audit, scope, status)
                 headers = [(name.encode(), value.encode()) for name, value in added.items()]
                 message["headers"] = [*message["headers"], *headers]
             await send(message)
@@ -83,20 +237,43 @@ class RequestLog:
         seconds = perf_counter() - began
         # Metrics get the path template only, as the path itself is the client's text.
         self.finished(method, getattr(scope.get("route"), "path", "unmatched"), status, seconds)
-        fields = {"request_id": request_id, "method": method, "path": scope["path"][:PATH_CHARS], "status": status}
-        details = {"stream": stream_of(scope), "code": state["error"], **caller_fields(scope)}
-        fields |= {name: value for name, value in details.items() if value is not None}
-        logger.info("request", extra={"fields": {**fields, "duration_s": round(seconds, 6)}})
+        _log_request(scope, method, status, seconds)
 
 
-def stream_of(scope: Scope) -> str | None:
-    """Return the stream that a request is about, cut to the length of a name; None if it is about none."""
-    name = scope.get("path_params", {}).get("name", scope["state"]["details"].get("stream"))
-    return None if name is None else str(name)[:64]
-
-
-def caller_fields(scope: Scope) -> dict[str, str | None]:
-    """Return the sender of a request: the client's address, and the name of its token if the service has tokens."""
-    caller = scope["state"]["caller"]
+def _log_request(scope: Scope, method: str, status: int, seconds: float) -> None:
+    state = scope["state"]
+    caller = state["caller"]
+    fields = {"request_id": state["request_id"], "method": method, "path": scope["path"][:PATH_CHARS], "status": status}
     token = caller.name if caller is not None and caller.token else None
-    return {"token": token, "client": scope["client"][0] if scope["client"] else None}
+    details = {"code": state["error"], "token": token, **_subject(scope)}
+    fields |= {name: value for name, value in details.items() if value is not None}
+    sampled = None
+    if caller is None:
+        sampled = "requests without a token"
+    elif 400 <= status < 500:
+        sampled = f"refused requests of {caller.name}"
+    logger.info("request", extra={"fields": {**fields, "duration_s": round(seconds, 6)}, "sampled": sampled})
+
+
+async def _audit_request(audit: AuditLog, scope: Scope, status: int) -> None:
+    """Write a request to the audit log if it may change something, and its sender may manage any stream.
+
+    A request that was cancelled, or failed in the service, counts as done: it may be carried out.
+    """
+    state = scope["state"]
+    caller = state["caller"]
+    route: Any = scope.get("route")
+    changes = scope["method"] in getattr(route, "methods", ()) and scope["method"] not in SAFE_METHODS
+    if caller is None or not changes or route.path.endswith("/classify") or status == 403 or not caller.manages:
+        return
+    outcome = "done" if status < 400 else state["error"]
+    fields = {**_subject(scope), **state["details"], "status": status, "request_id": state["request_id"]}
+    refused = 400 <= status < 499
+    await asyncio.to_thread(partial(audit.write, route.name, caller.name, outcome, refused, **fields))
+
+
+def _subject(scope: Scope) -> dict[str, Any]:
+    """Return the stream that a request is about, cut to the length of a name, and the address of the client."""
+    stream = scope.get("path_params", {}).get("name", scope["state"]["details"].get("stream"))
+    client = scope["client"][0] if scope["client"] else None
+    return {"stream": None if stream is None else str(stream)[:64], "client": client}

@@ -140,7 +140,8 @@ class FairPool:
             self._unfinished[client] += 1
             self._waiting.put(client, job)
             self._change.notify()
-        job.future.add_done_callback(lambda _: self._forget(job))
+        # A callback that has the job would be a cycle, which keeps large work in memory for some time.
+        job.future.add_done_callback(lambda future: self._forget(client, future))
         return job.future
 
     def stop(self) -> None:
@@ -160,11 +161,11 @@ class FairPool:
         for thread in self._threads:
             thread.join()
 
-    def _forget(self, job: _Job) -> None:
+    def _forget(self, client: str, future: Future[Any]) -> None:
         """Forget a job that is done or cancelled."""
         with self._change:
-            self._waiting.drop(job.client, lambda each: each is job)
-            self._unfinished -= Counter([job.client])  # drops clients without any
+            self._waiting.drop(client, lambda each: each.future is future)
+            self._unfinished -= Counter([client])  # drops clients without any
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
@@ -177,6 +178,7 @@ class FairPool:
                 self._running -= Counter([job.client])
                 self._waiting.pass_turn(job.client)  # others may have come during its turn
                 self._change.notify()
+            del job  # its work may hold a large body, and the next job may be a long time coming
 
     def _next(self) -> _Job | None:
         """Wait for a job whose client may have another thread; None when the pool is closed."""

@@ -12,12 +12,11 @@ from acclimate.errors import InputError, nearest
 from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import Prediction
 from acclimate.serve import schemas
-from acclimate.serve.bodies import described, json_body, read_body
 from acclimate.serve.http_errors import ExistsError, NotFoundError
 from acclimate.serve.security import Action, Caller
 from acclimate.serve.stream import Stream
 from acclimate.serve.streams import Streams
-from acclimate.serve.uploads import BINARY, BODY, RAW, read_images
+from acclimate.serve.uploads import BINARY, BODY, RAW, described, json_body, read_body, read_images
 
 STATE = {"content": {RAW: BINARY}}
 

@@ -1,28 +1,27 @@
-"""Access control: tokens from a file, and a middleware that refuses requests before their body is read."""
+"""Access control: tokens from a file, and a middleware that refuses requests and ends those that take too long."""
 
-import hmac
+import asyncio
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import sha256
+from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import unquote_to_bytes
 
-import anyio
-from fastapi import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acclimate.errors import InputError
 from acclimate.files import open_text
-from acclimate.serve.connections import Connections
 from acclimate.serve.http_errors import failure
 from acclimate.serve.limits import Limits
-from acclimate.serve.networks import client_of
+from acclimate.serve.logs import SAFE_METHODS
 from acclimate.serve.queues import leaves_enough
+from acclimate.serve.uploads import Body
 
 Action = Literal["classify", "manage"]
 TOKEN_LINE = "NAME TOKEN STREAM=ACTION ..., for example: camera sha256:9f86d0... shop-*=classify"
@@ -33,17 +32,17 @@ HEALTH = ("/health/live", "/health/ready")
 OPEN = ("/", "/docs", "/openapi.json", *HEALTH)
 OPEN_FOLDER = "/page/"
 MAX_QUERY_FIELDS = 2000
-SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-LARGE_BODIES = ("/classify", "/corrections", "/state")  # ends of the paths that take images and states
-BODIES_HELD = 4  # full-sized bodies that all requests together may hold in memory
-MIN_SHARE_DIVISOR = 32  # a caller may always hold a full-sized body divided by this
+MIN_REQUESTS = 4  # requests that a caller may always have at a time
+# Bits of an address that name a network: one client can easily have many addresses of it.
+IPV4_BITS = 24
+IPV6_BITS = 64
 
 
 @dataclass(frozen=True)
 class Caller:
     """The sender of a request."""
 
-    name: str  # the token's name, or the client's network if the service has no tokens; see `networks.client_of`
+    name: str  # the token's name, or the client's network if the service has no tokens; see `client_of`
     grants: tuple[tuple[str, str], ...] = (("*", "manage"),)  # (pattern of stream names, action); manage allows both
     token: bool = False  # True if it has sent a token
 
@@ -57,18 +56,30 @@ class Caller:
         return any(granted == "manage" for _, granted in self.grants)
 
 
+def client_of(address: str) -> str:
+    """Return the client that an address belongs to: one for all loopback addresses, else its network.
+
+    Examples:
+        >>> client_of("192.0.2.7"), client_of("::ffff:192.0.2.7"), client_of("127.8.9.10"), client_of("2001:db8::7")
+        ('192.0.2.0/24', '192.0.2.0/24', '127.0.0.1', '2001:db8::/64')
+    """
+    try:
+        found: Any = ip_address(address.partition("%")[0])
+    except ValueError:  # such as that of a Unix socket
+        return address or "unknown"
+    found = getattr(found, "ipv4_mapped", None) or found
+    bits = IPV4_BITS if found.version == 4 else IPV6_BITS
+    return "127.0.0.1" if found.is_loopback else str(ip_network((found, bits), strict=False))
+
+
 Tokens = Mapping[bytes, Caller]  # keys are SHA-256 digests; the tokens themselves are not kept
 
 
 def find_caller(tokens: Tokens, authorization: bytes) -> Caller | None:
     """Return the owner of the token in an Authorization header; None if it is not a token of this service."""
     scheme, _, token = authorization.partition(b" ")
-    digest = sha256(token.strip()).digest()
-    found = None
-    for known, caller in tokens.items():  # always all of them, so that the time taken reveals nothing
-        if hmac.compare_digest(digest, known):
-            found = caller
-    return found if scheme.lower() == b"bearer" else None
+    # The time of a lookup reveals something about digests at most, not about tokens.
+    return tokens.get(sha256(token.strip()).digest()) if scheme.lower() == b"bearer" else None
 
 
 def read_tokens(path: Path) -> Tokens:
@@ -134,25 +145,20 @@ def _grants(text: str, where: str) -> list[tuple[str, str]]:
 
 
 class AccessMiddleware:
-    """Middleware: refuses requests before their body is read, and stops reading bodies that are too large or too slow.
+    """Middleware: refuses requests before their body is read, and ends those that take too long.
 
-    Without tokens everybody is accepted. `hosts` are the host names that requests may be sent to, None for any; they
-    detect DNS rebinding: a page of another site that resolves its own host name to 127.0.0.1.
+    A request that has no response after `limits.timeout_s`, or whose client has disconnected, is cancelled: work that
+    has not begun then never happens. Without tokens everybody is accepted. `hosts` are the host names that requests may
+    be sent to, None for any; they detect DNS rebinding: a page of another site that resolves its own host name to
+    127.0.0.1.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        tokens: TokenFile | None,
-        hosts: Collection[str] | None,
-        limits: Limits,
-        connections: Connections,
-    ) -> None:
+    def __init__(self, app: ASGIApp, tokens: TokenFile | None, hosts: Collection[str] | None, limits: Limits) -> None:
         self.app = app
         self.tokens = tokens
         self.hosts = hosts
         self.limits = limits
-        self.connections = connections
+        self.running: Counter[str] = Counter()  # requests by caller
         self.held: Counter[str] = Counter()  # bytes of all bodies in memory, by caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -160,29 +166,61 @@ class AccessMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        body = Body(self, receive, scope)
-        refusal = self._refuse(scope, body)
+        body = Body(scope, receive, self.limits, self.held)
+        answer: ASGIApp = self._refuse(scope, body) or self.app
+        awaited = True
+        started = False
 
-        async def send_and_close(message: Message) -> None:
-            if message["type"] == "http.response.start" and not body.complete:
+        async def respond(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start" and not body.complete.is_set():
                 message["headers"] = [*message["headers"], (b"connection", b"close")]  # the rest must not be sent
-            await send(message)
+            if awaited:
+                started = True
+                await send(message)
 
+        request = asyncio.ensure_future(answer(scope, body.receive, respond))  # type: ignore[arg-type]
+        self.running[body.caller] += 1
+        request.add_done_callback(lambda _: self._release(body))
+        gone = asyncio.ensure_future(body.disconnected())
         try:
-            await (refusal or self.app)(scope, body.receive, send_and_close)
+            await asyncio.wait({request, gone}, timeout=self.limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if request.done():
+                await request
+            elif not started:
+                awaited = False
+                await self._give_up(scope, body, gone.done())(scope, receive, send)
         finally:
-            body.release()
+            request.cancel()
+            gone.cancel()
 
-    def _refuse(self, scope: Scope, body: "Body") -> Response | None:
+    def _give_up(self, scope: Scope, body: Body, gone: bool) -> Response:
+        status = 499
+        message = "the client has disconnected."
+        if not body.complete.is_set():
+            status = 408
+            message = "the body was sent too slowly; send smaller or fewer images."
+        elif not gone:
+            status = 504
+            limit = f"no answer within {self.limits.timeout_s:g} s"
+            message = f"{limit}; it may still be carried out: look before you send it again."
+        return failure(scope, status, message, {"Connection": "close"})
+
+    def _release(self, body: Body) -> None:
+        self.running -= Counter([body.caller])  # drops callers without any
+        self.held -= Counter({body.caller: body.size})
+
+    def _refuse(self, scope: Scope, body: Body) -> Response | None:
         headers = dict(scope["headers"])
+        if b"transfer-encoding" in headers and b"content-length" in headers:
+            return failure(scope, 400, "send either Content-Length or Transfer-Encoding, not both.")
         host = headers.get(b"host", b"").decode("latin-1")
-        if self.hosts is not None and _host_name(host) not in self.hosts:
-            return failure(scope, 400, f"{_host_name(host)!r} is not an allowed host name of this service.")
+        name = re.sub(r":\d*$", "", host).lower()
+        if self.hosts is not None and name not in self.hosts:
+            return failure(scope, 400, f"{name!r} is not an allowed host name of this service.")
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and scope["method"] not in SAFE_METHODS and origin.partition("://")[2] != host:
             return failure(scope, 403, "requests from pages of other sites are not allowed.")
-        if self.connections.full and scope["path"] not in HEALTH:
-            return failure(scope, 503, "too many requests at once; try again in a moment.")
         address = scope["client"][0] if scope["client"] else ""
         authorization = headers.get(b"authorization", b"")
         caller = Caller(client_of(address)) if self.tokens is None else find_caller(self.tokens.tokens, authorization)
@@ -190,76 +228,18 @@ class AccessMiddleware:
             message = "send a token of this service in the header `Authorization: Bearer TOKEN`."
             return failure(scope, 401, message, {"WWW-Authenticate": "Bearer"})
         scope["state"]["caller"] = caller
+        body.caller = "" if caller is None else caller.name
+        running = self.running[body.caller] + 1
+        room = leaves_enough(running, self.running.total() + 1, self.limits.requests, MIN_REQUESTS)
+        if not room and scope["path"] not in HEALTH:
+            return failure(scope, 429, "too many requests at once; try again in a moment.")
         if scope["query_string"].count(b"&") > MAX_QUERY_FIELDS:
-            return failure(
-                scope, 400, f"a query may have at most {MAX_QUERY_FIELDS} parameters; send JSON for more labels."
-            )
+            most = f"a query may have at most {MAX_QUERY_FIELDS} parameters"
+            return failure(scope, 400, f"{most}; send JSON for more labels.")
         try:
             unquote_to_bytes(scope["query_string"]).decode()
         except UnicodeDecodeError:
             return failure(scope, 422, "the query is not UTF-8 with percent signs; encode it again.")
-        body.caller = "" if caller is None else caller.name
-        length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or len(length) > 20 or int(length) > body.most:
+        if int(headers.get(b"content-length", 0)) > body.most:
             return failure(scope, 413, body.too_large())
         return None
-
-
-class Body:
-    """The body of one request, counted while it is received; the gate counts the bytes of all bodies.
-
-    Routes that take images or states get bodies of `limits.body_bytes`, all others of `limits.json_bytes`. Together the
-    bodies occupy `BODIES_HELD` of the largest; each caller may hold as much as is left to the others, and in any case a
-    little.
-    """
-
-    def __init__(self, gate: AccessMiddleware, receive: Receive, scope: Scope) -> None:
-        self.gate = gate
-        self._receive = receive
-        limits = gate.limits
-        headers = dict(scope["headers"])
-        self.most = limits.body_bytes
-        if not scope["path"].endswith(LARGE_BODIES):
-            self.most = min(limits.json_bytes, self.most)
-        self.complete = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0") == b"0"
-        self.caller = ""
-        self.size = 0
-        self.deadline = anyio.current_time() + limits.timeout_s
-
-    async def receive(self) -> Message:
-        """Return the next part."""
-        if self.complete:  # the next message says that the client has disconnected, and may take any time
-            return await self._receive()
-        try:
-            with anyio.fail_after(self.deadline - anyio.current_time()):
-                message = await self._receive()
-        except TimeoutError:
-            raise HTTPException(408, "the body was sent too slowly; send smaller or fewer images.") from None
-        part = len(message.get("body", b""))
-        held = self.gate.held
-        self.size += part
-        held[self.caller] += part
-        self.complete = not message.get("more_body", False)
-        if self.size > self.most:
-            raise HTTPException(413, self.too_large())
-        most = self.gate.limits.body_bytes
-        if not leaves_enough(held[self.caller], held.total(), BODIES_HELD * most, most // MIN_SHARE_DIVISOR):
-            raise HTTPException(429, "too many large requests at once; try again in a moment.")
-        return message
-
-    def release(self) -> None:
-        """Note that the body is not in memory any more."""
-        held = self.gate.held
-        held[self.caller] -= self.size
-        if not held[self.caller]:
-            del held[self.caller]
-
-    def too_large(self) -> str:
-        """Return the reason why a larger body is refused."""
-        return f"the body of this request may have at most {self.most} bytes; send smaller or fewer images or labels."
-
-
-def _host_name(host: str) -> str:
-    """Return the name in a Host header, without the port."""
-    name, colon, port = host.rpartition(":")
-    return (name if colon and port.isdigit() else host).lower()

@@ -22,11 +22,10 @@ from acclimate.files import remove_leftovers
 from acclimate.methods import Adapter, Step, create, duplicate, find_method, require
 from acclimate.predict import Prediction, Predictions, refuse_none
 from acclimate.prompts import LearnedPrompts
-from acclimate.serve.audit import AuditLog
 from acclimate.serve.batcher import Batcher
 from acclimate.serve.http_errors import ExistsError, NotFoundError, TooManyError, validation_message
 from acclimate.serve.limits import Limits
-from acclimate.serve.logs import logger
+from acclimate.serve.logs import AuditLog, logger
 from acclimate.serve.memory import Memory
 from acclimate.serve.prometheus import Metrics
 from acclimate.serve.queues import FairPool

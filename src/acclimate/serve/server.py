@@ -1,0 +1,138 @@
+"""The HTTP server of the service: uvicorn on a socket that was bound before, from the first log line to the last."""
+
+import signal
+import socket
+from contextlib import suppress
+from ipaddress import ip_address
+from threading import Thread
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from acclimate import __version__
+from acclimate.errors import InputError, reason
+from acclimate.serve.logs import log_to_stderr, logger
+from acclimate.serve.security import TokenFile
+from acclimate.serve.streams import Streams
+
+MAX_LOGGED_NAMES = 20  # names of streams in a line of the log
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if an address can only be reached from this machine."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Reserve a port of this machine, any free one for port 0; connections are refused until `serve` is called."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        reserved = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise InputError(f"{host} is not an address of this machine: {reason(error)}.") from error
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(address)
+    except OSError as error:
+        reserved.close()
+        raise InputError(f"cannot listen on {host}, port {port}: {reason(error)}; choose another.") from error
+    return reserved
+
+
+def raise_file_limit() -> None:
+    """Raise the number of files and connections that this process may have open as far as it is allowed to."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError, ValueError):  # macOS allows less than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def make_server(app: FastAPI) -> uvicorn.Server:
+    """Make a server that has not started yet."""
+    limits = app.state.streams.limits
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        http="h11",  # refuses headers of more than 64 KiB, which the parser `httptools` keeps whatever their size
+        log_config=None,
+        proxy_headers=False,  # a client could claim another address and evade a guard
+        server_header=False,
+        timeout_graceful_shutdown=round(limits.timeout_s) + 1,
+        timeout_keep_alive=round(limits.keep_alive_s),
+        ws="none",
+    )
+    return uvicorn.Server(config)
+
+
+def log_start(streams: Streams, model: str) -> None:
+    """Log what the service starts with, and what an operator should know about its streams."""
+    described = streams.describe()
+    fields = {"version": __version__, "model": model, "streams": len(described)}
+    logger.info("started", extra={"fields": fields})
+    for each in described:
+        if each["broken"]:
+            logger.error("stream damaged", extra={"fields": {"stream": each["name"], "reason": each["broken"]}})
+    if streams.defaults is not None:
+        default = list(streams.defaults["labels"])
+        other = [each["name"] for each in described if list(each.get("labels", default)) != default]
+        if other:
+            fields = {"streams": len(other), "names": other[:MAX_LOGGED_NAMES]}
+            logger.warning("streams keep labels that differ from --labels", extra={"fields": fields})
+
+
+def log_stop(streams: Streams) -> None:
+    """Log whether everything that was learnt is on the disk."""
+    if streams.unsaved:
+        problems = dict(list(streams.unsaved.items())[:MAX_LOGGED_NAMES])
+        fields = {"streams": len(streams.unsaved), "reasons": problems}
+        logger.error("stopped; not all states could be saved", extra={"fields": fields})
+    else:
+        logger.info("stopped; all states are saved")
+
+
+def reload_tokens(streams: Streams, tokens: TokenFile) -> None:
+    """Read the token file again; one that cannot be used changes nothing, and the log says why."""
+    try:
+        tokens.reload()
+    except InputError as error:
+        logger.error("token file not reloaded", extra={"fields": {"reason": str(error)}})
+        streams.audit.write("reload_tokens", "SIGHUP", "invalid", reason=str(error))
+        return
+    logger.info("token file reloaded", extra={"fields": {"tokens": len(tokens.tokens)}})
+    names = [caller.name for caller in tokens.tokens.values()]
+    streams.audit.write("reload_tokens", "SIGHUP", "done", names=names)
+
+
+def serve(app: FastAPI, listening: socket.socket, model: str) -> None:
+    """Serve until SIGINT or SIGTERM; then finish the running requests and write the state of every stream.
+
+    SIGHUP reads the token file again. `model` is the name of the model, for the log.
+    """
+    streams = app.state.streams
+    tokens = app.state.tokens
+    server = make_server(app)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        server.should_exit = True
+
+    def reload(number: int, frame: FrameType | None) -> None:
+        # In a thread: a handler must not wait for a lock that the interrupted code holds.
+        Thread(target=reload_tokens, args=(streams, tokens)).start()
+
+    signal.signal(signal.SIGINT, stop)  # uvicorn sets handlers of its own later
+    signal.signal(signal.SIGTERM, stop)
+    raise_file_limit()
+    with log_to_stderr():
+        log_start(streams, model)
+        streams.batcher.warm_up()
+        if tokens is not None and hasattr(signal, "SIGHUP"):
+            signal.signal(signal.SIGHUP, reload)
+        server.run([listening])
+        log_stop(streams)
