@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,10 +19,10 @@ from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, ModelError
 from acclimate.reading.walk import Preparer
 from acclimate.serve.decoding import Decoder, DecodeTask, portable
-from acclimate.serve.queues import FairQueue, leaves_enough
 from acclimate.serve.http_errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.prometheus import Metrics
+from acclimate.serve.queues import FairQueue, leaves_enough
 from acclimate.views import Kind
 
 TOTAL_QUEUE_FACTOR = 4  # total queue capacity = factor * capacity per client
@@ -65,6 +65,11 @@ class _Image:
     content: Any  # the file or its base64; then what the model takes
     index: int  # position in the stream
     cost: int = 0  # pixels, once they are known
+
+
+def count(images: Iterable[_Image]) -> int:
+    """Return the number of images, counting views."""
+    return sum(image.request.prepare.views for image in images)
 
 
 class DecodeQueue:
@@ -189,26 +194,32 @@ class Batcher:
         BusyError is raised if too many images are waiting; the future raises ImageError if an image cannot be read, and
         cancelling it removes them from the queue.
         """
-        count = len(images) * views
         names = names or [""] * len(images)
         pictures = [b""] * len(images) if thumbnails else []
-        request = _Request(client, self.preparer(views, kind), names, [None] * len(images), pictures, count)
+        request = _Request(
+            client, self.preparer(views, kind), names, [None] * len(images), pictures, len(images) * views
+        )
         with self._change:
             if self._closed:
                 raise BusyError("the service is shutting down; try again in a moment.")
-            mine = sum(each.left for each in self._requests if each.client == client)
-            total = self.waiting
-            most = self.limits.queue
-            room = leaves_enough(mine + count, total + count, TOTAL_QUEUE_FACTOR * most, MIN_CLIENT_IMAGES)
-            if mine + count > most or not room:
-                whose = f"{mine} images of yours" if mine + count > most else f"{total} images"
-                raise BusyError(f"{whose} are already waiting; try again in {RETRY_S} s.", RETRY_S)
+            self._check_room(request)
             self._requests.add(request)
             for position, content in enumerate(images):
                 self._received.put(_Image(request, position, content, start + position))
             self._start_decoding()
         request.future.add_done_callback(lambda _: self._forget(request))
         return request.future
+
+    def _check_room(self, request: _Request) -> None:
+        """Refuse a request if its client or all clients together have too many images in the queue."""
+        mine = sum(each.left for each in self._requests if each.client == request.client)
+        total = self.waiting
+        most = self.limits.queue
+        whose = f"{mine} images of yours" if mine + request.left > most else f"{total} images"
+        room = TOTAL_QUEUE_FACTOR * most
+        enough = leaves_enough(mine + request.left, total + request.left, room, MIN_CLIENT_IMAGES)
+        if mine + request.left > most or not enough:
+            raise BusyError(f"{whose} are already waiting; try again in {RETRY_S} s.", RETRY_S)
 
     def warm_up(self) -> None:
         """Start a decoder in the background, before there is an image."""
@@ -242,12 +253,9 @@ class Batcher:
 
     def _start_decoding(self) -> None:
         """Let the decoders that are free work, unless enough images are ready."""
-        if self._ready_views() < READY_BATCHES * self._size:
+        if count(self._ready) < READY_BATCHES * self._size:
             while len(self._received.decoding) < len(self._decoders) and (image := self._received.take()):
                 self._pool.submit(self._decode, image)
-
-    def _ready_views(self) -> int:
-        return sum(image.request.prepare.views for image in self._ready)
 
     def _decode(self, image: _Image) -> None:
         request = image.request
@@ -310,15 +318,9 @@ class Batcher:
         with self._change:
             while not batch and (self._requests or not self._closed):
                 self._change.wait_for(lambda: len(self._ready) or (self._closed and not self._requests))
-                self._change.wait_for(lambda: self._ready_views() >= min(self._size, self.waiting), self.limits.wait_s)
-                views = 0
-                while views < self._size and (
-                    image := self._ready.take(
-                        lambda image: not batch or views + image.request.prepare.views <= self._size
-                    )
-                ):
+                self._change.wait_for(lambda: count(self._ready) >= min(self._size, self.waiting), self.limits.wait_s)
+                while image := self._ready.take(lambda image: not batch or count([*batch, image]) <= self._size):
                     batch.append(image)
-                    views += image.request.prepare.views
             self._start_decoding()
         return batch
 

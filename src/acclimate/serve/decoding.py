@@ -26,7 +26,7 @@ import numpy as np
 from acclimate.arrays import HostArray
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, ModelError
-from acclimate.images.opening import MAX_PIXELS, Examined, examine_image, limit_pixels, thumbnail
+from acclimate.images.opening import MAX_PIXELS, examine_image, limit_pixels, thumbnail
 from acclimate.reading.walk import Preparer
 
 # File formats accepted from clients: common ones that Pillow decodes itself, without calling another program.
@@ -202,33 +202,34 @@ def work(connection: Any, pixels: int) -> None:
 def do(task: DecodeTask, pixels: int) -> list[Any]:
     """Do one task; returns the parts of the answer: JSON, and for a decoded image its pixels and its thumbnail."""
     try:
-        with bounded(task.seconds, 0):
-            examined = examine(task.content, pixels)
+        content = file_of(task.content)
+        # The decoder of WebP reserves the memory of its pixels when it is opened.
+        with bounded(task.seconds, pixels if content.startswith(b"RIFF") else 0):
+            examined = examine_image(content, pixels, FORMATS)
+        answer: dict[str, Any] = {"cost": examined.pixels}
         if examined.pixels > task.most:
-            return [json.dumps({"cost": examined.pixels}).encode()]
+            return [json.dumps(answer).encode()]
         with bounded(task.seconds, examined.pixels):
             image = examined.decode()
             picture = thumbnail(image, task.thumbnail) if task.thumbnail else b""
             inputs = np.asarray(image) if task.prepare is None else np.stack(task.prepare(task.position, image))
-        answer: dict[str, Any] = {"cost": examined.pixels, "size": inputs.shape[:2]}
+        answer["size"] = inputs.shape[:2]
         return [json.dumps(answer).encode(), inputs.reshape(-1).view(np.uint8), picture]
     except ImageError as error:
-        answer = {"image_error": f"cannot be read: {error}"}
+        answer = {"image_error": f"cannot be read: {error}"[:1000]}
     except (MemoryError, OverflowError):
         answer = {"image_error": "cannot be read: it needs too much memory"}
     except Exception as error:
-        answer = {"error": f"{type(error).__name__}: {error}"}
-    return [json.dumps({key: why[:1000] for key, why in answer.items()}).encode()]
+        answer = {"error": f"{type(error).__name__}: {error}"[:1000]}
+    return [json.dumps(answer).encode()]
 
 
-def examine(content: bytes | str, pixels: int) -> Examined:
-    """Look at an image file, or its text in base64, without decoding it."""
-    if isinstance(content, str):
-        try:
-            content = b64decode(content, validate=True)
-        except ValueError:
-            raise ImageError("it is not base64; URLs are not fetched, send the image itself") from None
-    return examine_image(content, pixels, FORMATS)
+def file_of(content: bytes | str) -> bytes:
+    """Return an image file, which may be given as a text in base64."""
+    try:
+        return content if isinstance(content, bytes) else b64decode(content, validate=True)
+    except ValueError:
+        raise ImageError("it is not base64; URLs are not fetched, send the image itself") from None
 
 
 @contextmanager
