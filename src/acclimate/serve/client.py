@@ -146,9 +146,8 @@ class Client:
 
     def correct(self, stream: str, image_or_id: Any, label: str) -> int:
         """Correct the label of an image: one that was learnt, by its id, or any image. Returns the correction's id."""
-        given = {"id": image_or_id} if isinstance(image_or_id, Integral) else {"image": _base64(image_or_id)}
-        body = {**given, "label": label}
-        return self._json(int, "POST", _path(stream, "corrections"), "id", body=body, idempotent=True)
+        body = {"id": image_or_id} if isinstance(image_or_id, Integral) else {"image": _base64(image_or_id)}
+        return self._json(int, "POST", _path(stream, "corrections"), "id", body | {"label": label}, idempotent=True)
 
     def corrections(self, stream: str) -> list[dict[str, Any]]:
         """Return the corrections of a stream."""
@@ -287,16 +286,14 @@ def _read(response: httpx.Response, most: int) -> bytes:
 
 
 def _failure(response: httpx.Response, content: bytes) -> ServiceError:
-    """Return the error that a response describes; one of a proxy has a status only, or redirects."""
-    asked = response.headers.get("Retry-After", "")  # seconds; proxies may send a date
-    retry_after = float(asked[:9]) if asked.isdecimal() else None
-    target = response.headers.get("Location", "")[:200]
-    moved = f" to {target!r}; give that address if it is right" if target else ""
-    fields = {"code": "unexpected", "message": f"{response.status_code} {response.reason_phrase[:200]}{moved}."}
+    """Return the error that a response describes; that of a proxy has a status only, or an address to go to."""
+    status = f"{response.status_code} {response.reason_phrase} {response.headers.get('Location', '')}"
+    fields = {"code": "unexpected", "message": f"the answer is {status[:200].strip()}; check the URL of the service."}
     with suppress(ValueError, KeyError, TypeError, RecursionError):
         error = json.loads(content)["error"]
         fields = {name: str(error[name])[:MAX_ERROR_CHARS] for name in ("code", "message", "request_id")}
-    return ServiceError(response.status_code, **fields, retry_after=retry_after)
+    asked = response.headers.get("Retry-After", "")  # seconds; proxies may send a date
+    return ServiceError(response.status_code, **fields, retry_after=float(asked[:9]) if asked.isdecimal() else None)
 
 
 def _path(stream: str, *parts: str) -> str:
