@@ -1,0 +1,277 @@
+"""The HTTP server, over raw sockets: smuggled requests, too many requests, slow and vanished clients, signals."""
+
+import json
+import os
+import re
+import signal
+import socket
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from threading import Event, Thread
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from acclimate.serve.security import AccessMiddleware, TokenFile
+from acclimate.serve.server import bind
+from service_process import service
+from waiting import wait_until
+
+ONE = "/v1/streams/one"
+GET = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+MAX_WAIT_S = 10.0  # an honest client's longest wait on a busy machine
+
+
+def address(client):
+    return client.base_url.host, client.base_url.port
+
+
+def connect(client, content=b""):
+    line = socket.create_connection(address(client), 60)
+    line.sendall(content)
+    return line
+
+
+def everything(line):
+    """Return what a connection sends until it is closed."""
+    got = b""
+    with suppress(ConnectionError):
+        while part := line.recv(2**16):
+            got += part
+    return got
+
+
+def gate_of(client):
+    client.get("/health/live")  # the first request makes the middleware stack
+    gate = client.app.middleware_stack
+    while not isinstance(gate, AccessMiddleware):
+        gate = gate.app
+    return gate
+
+
+CHUNKED = b"5\r\nhello\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        (b"Content-Length: 5\r\nTransfer-Encoding: chunked", CHUNKED),
+        (b"Transfer-Encoding: chunked\r\nContent-Length: 5", CHUNKED),
+        (b"Transfer-Encoding:\tchunked\r\nContent-Length: 20", CHUNKED),
+        (b"content-length: 0\r\nTRANSFER-ENCODING: Chunked", CHUNKED),
+        (b"Content-Length: 5\r\nContent-Length: 6", b"hello"),
+        (b"Content-Length: 5, 6", b"hello"),
+        (b"Content-Length: +5", b"hello"),
+        (b"Content-Length : 5", b"hello"),
+        (b"Transfer-Encoding: xchunked\r\nContent-Length: 5", b"hello"),
+        (b"Transfer-Encoding: chunked, identity", CHUNKED),
+        (b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", CHUNKED),
+    ],
+    ids=lambda value: value.decode().replace("\r\n", " | ")[:60],
+)
+def test_smuggled_requests_are_refused_and_nothing_after_them_is_answered(client, headers, body):
+    """A proxy in front may see another end of the request than the service, and take the rest for its own."""
+    head = b"POST /v1/streams HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + headers
+    with connect(client, head + b"\r\n\r\n" + body + GET * 3) as line:
+        got = everything(line)
+    assert re.match(rb"HTTP/1\.1 (400|501) ", got)
+    assert got.count(b"HTTP/1.1 ") == 1
+    assert b"live" not in got
+
+
+def test_a_large_header_is_refused(client):
+    with connect(client) as line:
+        with suppress(ConnectionError):
+            for _ in range(1000):
+                line.sendall(b"A" * 1000)
+        assert everything(line).count(b"HTTP/1.1 400") <= 1
+    assert client.get("/health/live").status_code == 200
+
+
+def test_requests_on_one_connection_are_answered_in_order(client):
+    with connect(client, GET * 20 + GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")) as line:
+        assert everything(line).count(b'{"live":true}') == 21
+
+
+def test_an_idle_connection_is_closed(serve):
+    with serve(keep_alive_s=1) as client, connect(client, GET) as line:
+        assert everything(line).endswith(b'{"live":true}')
+
+
+@contextmanager
+def stuck(client, count, headers=""):
+    """Send requests that wait for the rest of their body."""
+    with ExitStack() as lines:
+        head = f"PUT {ONE}/state HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n{headers}\r\n"
+        yield [lines.enter_context(connect(client, head.encode())) for _ in range(count)]
+
+
+def test_requests_at_a_time_are_bounded(serve, tmp_path):
+    (tmp_path / "tokens").write_text("".join(f"{name} {name * 20} *=manage\n" for name in "ab"))
+    mine, theirs = ({"Authorization": f"Bearer {name * 20}"} for name in "ab")
+    with serve(tokens=TokenFile(tmp_path / "tokens"), requests=20) as client:
+        gate = gate_of(client)
+        with stuck(client, 10, f"Authorization: Bearer {'a' * 20}\r\n"):
+            wait_until(lambda: gate.running["a"] == 10)
+            refused = client.get("/v1/streams", headers=mine)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            assert "too many requests" in refused.json()["error"]["message"]
+            assert client.get("/v1/streams", headers=theirs).status_code == 200
+            assert client.get("/health/live").status_code == client.get("/health/ready").status_code == 200
+        wait_until(lambda: not gate.running)
+        assert client.get("/v1/streams", headers=mine).status_code == 200
+
+
+def test_strangers_leave_room_for_tokens(serve, tmp_path):
+    (tmp_path / "tokens").write_text(f"a {'a' * 20} *=manage\n")
+    with serve(tokens=TokenFile(tmp_path / "tokens"), requests=20) as client:
+        gate = gate_of(client)
+        gate.running[""] = 1000
+        assert client.get("/docs").status_code == 429
+        assert client.get("/v1/streams", headers={"Authorization": f"Bearer {'a' * 20}"}).status_code == 200
+
+
+def test_slow_bodies_and_late_answers(serve, encoder, pictures, monkeypatch):
+    go_on = Event()
+    encode = encoder.encode_images
+    monkeypatch.setattr(encoder, "encode_images", lambda images: go_on.wait() and encode(images))
+    with serve(timeout_s=2) as client, ExitStack() as finally_:
+        finally_.callback(go_on.set)
+        gate = gate_of(client)
+        with stuck(client, 1) as (line,):
+            assert everything(line).startswith(b"HTTP/1.1 408")
+        late = client.post(f"{ONE}/classify", files={"image": pictures[0]})
+        assert (late.status_code, late.json()["error"]["code"]) == (504, "timeout")
+        assert "it may still be carried out" in late.json()["error"]["message"]
+        wait_until(lambda: not gate.running and not gate.held)
+        go_on.set()
+        assert client.post(f"{ONE}/classify", files={"image": pictures[0]}).json()["results"][0]["id"] == 0
+
+
+def test_the_work_of_a_client_that_has_gone_is_not_done(serve, encoder, pictures, monkeypatch):
+    go_on = Event()
+    begun = Event()
+    encode = encoder.encode_images
+    monkeypatch.setattr(encoder, "encode_images", lambda images: begun.set() or (go_on.wait() and encode(images)))
+    head = f"POST {ONE}/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+    request = f"{head}Content-Length: {len(pictures[0])}\r\n\r\n".encode() + pictures[0]
+    with serve(batch=1) as client, ExitStack() as finally_:
+        finally_.callback(go_on.set)
+        gate = gate_of(client)
+        for _ in range(5):
+            connect(client, request).close()
+        begun.wait(60)
+        wait_until(lambda: not gate.running)
+        go_on.set()
+        assert client.post(f"{ONE}/classify", files={"image": pictures[1]}).json()["results"][0]["id"] == 0
+        assert client.get(ONE).json()["samples_seen"] == 1
+
+
+def test_a_deed_of_a_client_that_has_gone_is_in_the_audit_log(serve, pictures):
+    """Disconnecting must not hide what was done."""
+    with serve() as client:
+        for _ in range(3):
+            head = f"POST {ONE}/freeze HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            connect(client, head.encode()).close()
+        path = client.folder / "audit" / "service.jsonl"
+        wait_until(lambda: path.exists() and len(path.read_text().splitlines()) == 3)
+        outcomes = {json.loads(line)["outcome"] for line in path.read_text().splitlines()}
+        assert outcomes <= {"done", "disconnected"}
+
+
+def test_tiny_chunks_are_read_within_the_time_limit(serve):
+    """Each chunk of one byte costs as much as a large one; others are answered meanwhile."""
+    head = f"PUT {ONE}/state HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with serve(timeout_s=5) as client, connect(client, head.encode()) as line:
+
+        def send():
+            with suppress(OSError):
+                while True:
+                    line.sendall(b"1\r\nx\r\n" * 1000)
+
+        sender = Thread(target=send)
+        sender.start()
+        waits = []
+        while sender.is_alive():
+            began = time.monotonic()
+            assert client.get("/health/live").status_code == 200
+            waits.append(time.monotonic() - began)
+            time.sleep(0.05)
+        sender.join()
+        assert max(waits) < MAX_WAIT_S
+
+
+@contextmanager
+def running(tiny_onnx, tmp_path, *options):
+    with service(tiny_onnx, tmp_path / "state", "--labels", "cat,dog", *options) as (process, url):
+        process.url = url
+        process.address = (urlsplit(url).hostname, urlsplit(url).port)
+        wait_until(lambda: httpx.get(f"{url}/health/ready").status_code == 200)
+        yield process
+
+
+def log_of(tmp_path):
+    return [json.loads(line) for line in (tmp_path / "state.log").read_text().splitlines()]
+
+
+def test_an_honest_client_is_answered_beside_500_silent_connections(tiny_onnx, tmp_path, pictures):
+    said = (b"", GET[:30], f"PUT {ONE}/state HTTP/1.1\r\nHost: localhost\r\n".encode() + b"Content-Length: 9\r\n\r\n")
+    with running(tiny_onnx, tmp_path) as process, ExitStack() as lines:
+        for number in range(500):
+            line = lines.enter_context(socket.create_connection(process.address, 30))
+            line.sendall(said[0 if number < 200 else 1 if number < 400 else 2])
+        for path, content in (("/health/live", None), ("/v1/streams/honest/classify", pictures[0])) * 5:
+            began = time.monotonic()
+            headers = {"Content-Type": "image/png"}
+            method = "POST" if content else "GET"
+            answer = httpx.request(method, process.url + path, content=content, headers=headers, timeout=60)
+            assert answer.status_code == 200
+            assert time.monotonic() - began < MAX_WAIT_S
+        process.send_signal(signal.SIGTERM)
+        lines.close()
+        assert process.wait(60) == 0
+    assert log_of(tmp_path)[-1]["message"] == "stopped; all states are saved"
+
+
+def test_running_requests_are_finished_at_the_end(tiny_onnx, tmp_path, pictures):
+    """Nothing new is accepted, silent clients are not waited for, and a body that is on its way is read."""
+    head = "POST /v1/streams/shop/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+    head += f"Content-Length: {len(pictures[0])}\r\n\r\n"
+    with running(tiny_onnx, tmp_path) as process, ExitStack() as lines:
+        for _ in range(20):
+            lines.enter_context(socket.create_connection(process.address))
+        line = lines.enter_context(socket.create_connection(process.address))
+        line.sendall(head.encode() + pictures[0][:100])
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        line.sendall(pictures[0][100:])
+        assert everything(line).startswith(b"HTTP/1.1 200")
+        assert process.wait(30) == 0
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(process.address, 5)
+
+
+@pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="the limit is read from /proc")
+def test_file_handles_are_raised(tiny_onnx, tmp_path):
+    with running(tiny_onnx, tmp_path) as process:
+        found = re.search(r"Max open files\s+(\d+)\s+(\d+)", Path(f"/proc/{process.pid}/limits").read_text())
+        assert found[1] == found[2]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs addresses of 127.0.0.0/8")
+@pytest.mark.parametrize("host", ["127.0.0.2", "::1", "localhost"])
+def test_any_loopback_address_can_be_the_own_one(tiny_onnx, tmp_path, host):
+    try:
+        bind(host, 0).close()
+    except Exception as error:
+        pytest.skip(str(error))
+    with running(tiny_onnx, tmp_path, "--host", host) as process:
+        for name, status in (("", 200), ("evil.example", 400)):
+            client = HTTPConnection(*process.address, timeout=30)
+            client.request("GET", "/health/live", headers={"Host": name} if name else {})
+            assert client.getresponse().status == status
+            client.close()
