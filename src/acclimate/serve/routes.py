@@ -251,11 +251,11 @@ async def download_state(stream: Managed) -> Response:
     openapi_extra={"requestBody": {"required": True, **STATE}},
     response_model=schemas.DescriptionResponse,
 )
-async def upload_state(stream: Managed, request: Request, caller: Sender, details: Details) -> dict[str, Any]:
+async def upload_state(stream: Managed, request: Request, details: Details) -> dict[str, Any]:
     """Continue from a state file; it must have the same model, labels, prompts, method and settings."""
     content = await read_body(request)
     details["bytes"] = len(content)
-    await stream.continue_from(content, caller.name)
+    await stream.continue_from(content)
     return stream.describe()
 
 

@@ -223,6 +223,7 @@ class DescriptionResponse(StreamSetup):
     frozen: Frozen
     advice: str = Field(description="What to know of the images, as far as the method can tell; empty if nothing.")
     corrections: int = Field(description="Number of corrections.")
+    state_bytes: int = Field(description="Size of the newest snapshot in bytes.")
     entries: dict[str, int] = Field(description="Entries per cache.", examples=[{"positive": 9, "negative": 4}])
     capacity: dict[str, int] = Field(description="Entries per label that each cache can hold.")
     snapshots: int = Field(description="Number of snapshots to roll back to.")

@@ -6,10 +6,10 @@ current state can be found. Each row has a checksum, as SQLite itself does not n
 """
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from secrets import token_hex
 from time import time
@@ -19,16 +19,14 @@ from zlib import crc32
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError, StateError, reason
-from acclimate.files import parse_snapshot, sync_folder
-from acclimate.methods import Adapter, state_from_bytes, state_to_bytes
-from acclimate.methods.persist import build_adapter
+from acclimate.errors import InputError, reason
+from acclimate.files import sync_folder
+from acclimate.methods import Adapter, state_to_bytes
+from acclimate.methods.cache import Cache
 from acclimate.serve.http_errors import NotFoundError, StorageError, UnusableError
-from acclimate.serve.memory import Event, Memory
 
 SUFFIX = ".sqlite"
-LOG_SUFFIXES = ("-wal", "-shm")  # files that SQLite keeps beside a database while it is open
-TEMPORARY = ".temporary-"  # how names of files begin that are being created or deleted
+TEMPORARY = ".new-"  # how names of files begin that are being written
 FORMAT = 0x61636C6D  # the application id of the database: "aclm"
 VERSION = 1
 LOCK_WAIT_S = 5.0  # time to wait for another program that writes to the file
@@ -60,148 +58,161 @@ FORGOTTEN = """
 SELECT max(id) FROM (SELECT id, sum(length(body) + length(answers)) OVER (ORDER BY id DESC) AS total FROM events)
 WHERE total > ?
 """
+COUNTS = """
+SELECT samples_seen + (SELECT coalesce(sum(samples), 0) FROM events WHERE events.id > event) AS samples_seen,
+    (SELECT count(*) FROM snapshots) AS snapshots, length(state) AS state_bytes
+FROM snapshots ORDER BY id DESC LIMIT 1
+"""
+# The last snapshot before the newest, or before the one that the newest went back to
+EARLIER = """
+SELECT max(id) FROM snapshots
+WHERE id < (SELECT coalesce(copy_of, id) FROM snapshots ORDER BY id DESC LIMIT 1)
+"""
 
 
-class Snapshot(NamedTuple):
-    """A stored state, which contains all events of its branch up to `event`."""
+class Event(NamedTuple):
+    """A change of a stream: a batch of samples, a correction, the undoing of one, or a freeze.
 
-    id: int
-    branch: int
-    event: int
+    Samples that were not learnt from are part of their batch, as the same batch gives the same rounding.
+
+    Attributes:
+        kind: "samples", "correction", "undo" or "frozen".
+        time: when it was, in seconds since 1970.
+        client: the client that sent it.
+        first_id: the id of its first sample that was learnt from; the others follow.
+        samples: the number of samples that were learnt from.
+        record: what it says, as JSON values.
+        answers: the answers to the samples that were learnt from, as JSON values.
+        body: the features of its samples, float32, and then their thumbnails.
+    """
+
+    kind: str
     time: float
-    reason: str
-    samples_seen: int
-    copy_of: int | None  # the snapshot that a rollback went back to
-    notes: str
-    state: bytes
+    client: str
+    first_id: int
+    samples: int
+    record: dict[str, Any]
+    answers: Sequence[Mapping[str, Any]] = ()
+    body: bytes = b""
 
-    def adapter(self, text: Any = None) -> Adapter:
-        """Return the adapter in the snapshot; `text` is the encoder, for methods that need it."""
-        return build_adapter(*parse_snapshot(self.state, "its state"), "its state", text=text)[0]
+    @property
+    def features(self) -> HostArray:
+        """Features (n, d) or (n, V, d)."""
+        shape = self.record["shape"]
+        return np.frombuffer(self.body, np.float32, np.prod(shape)).reshape(shape)
+
+    @property
+    def thumbnails(self) -> list[bytes]:
+        """The thumbnails of the n samples; empty where there are none."""
+        lengths = self.record.get("thumbnails") or [0] * self.record["shape"][0]
+        start = len(self.body) - sum(lengths)
+        return [self.body[begin:end] for begin, end in pairwise(accumulate(lengths, initial=start))]
+
+    @property
+    def learnt(self) -> HostArray:
+        """True for the samples (n,) that were learnt from."""
+        return np.asarray(self.record["learnt"], bool)
 
 
 class StreamFile:
     """The open file of a stream, used by one thread at a time; changes are made within a `transaction`.
 
-    UnusableError is raised for a file that is damaged or not that of a stream, and sqlite3.OperationalError for one that
-    cannot be read at the moment.
+    Attributes:
+        branch: the current branch.
+        last_event: the id of the newest event.
+        stale: True if a state that was read before may differ from the file, after an error or a new branch.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.branch = self.last_event = self.state_bytes = self.snapshot_count = 0  # as of `load`
+        self.branch = self.last_event = 0
+        self.stale = False
         self._database = _connect(path)
-        try:
-            (found,) = self._database.execute("PRAGMA application_id").fetchone()
-            (version,) = self._database.execute("PRAGMA user_version").fetchone()
-            if found != FORMAT:
-                raise UnusableError("its file is not that of a stream; restore a backup, or delete the stream.")
-            if version != VERSION:
-                raise UnusableError("it was written by another version of acclimate; use that version.")
-        except BaseException as error:
+        numbers = [
+            self._database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+        ]
+        if numbers != [FORMAT, VERSION]:
             self.close()
-            if type(error) is sqlite3.DatabaseError:  # its subclasses are problems of the moment
-                raise _damaged(error) from error
-            raise
+            raise UnusableError(
+                "its file is not that of a stream of this version of acclimate; restore a backup, or delete the stream."
+            )
 
     def about(self, key: str) -> dict[str, Any]:
         """Return what is stored under a key: "stream" or "summary"."""
-        row = self._row("SELECT * FROM about WHERE key = ?", key)
-        found: dict[str, Any] = json.loads(row[1])
+        found: dict[str, Any] = json.loads(self._row("SELECT * FROM about WHERE key = ?", key)["value"])
         return found
 
     def set_about(self, key: str, values: Mapping[str, Any]) -> None:
         """Store JSON values under a key."""
-        self._insert("about", (key, json.dumps(values)))
+        self._insert("about", key, json.dumps(values))
 
-    def summary(self) -> tuple[dict[str, Any], int]:
-        """Return what is known of the state without loading it, and the samples learnt after the newest snapshot."""
-        query = "SELECT samples_seen, event, (SELECT count(*) FROM snapshots) FROM snapshots ORDER BY id DESC LIMIT 1"
-        seen, event, count = self._database.execute(query).fetchone()
-        (unsaved,) = self._database.execute("SELECT total(samples) FROM events WHERE id > ?", [event]).fetchone()
-        counts = {"samples_seen": seen + int(unsaved), "snapshots": count}
-        return self.about("summary") | counts, int(unsaved)
+    def counts(self) -> dict[str, int]:
+        """Return the number of samples learnt and of snapshots, and the size of the newest."""
+        return dict(self._database.execute(COUNTS).fetchone())
 
-    def load(self, text: Any = None) -> tuple[Memory, int]:
-        """Return the current state, and the number of samples and other changes after the newest snapshot."""
-        try:
-            (found,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
-            if found != "ok":
-                raise _damaged(found)
-            newest = self.snapshot()
-            memory = Memory(newest.adapter(text), json.loads(newest.notes))
-            self.branch = newest.branch
-            self.last_event = newest.event
-            self.state_bytes = len(newest.state)
-            self.snapshot_count = len(self.snapshots())
-            changes = 0
-            for row in self._database.execute("SELECT * FROM events WHERE id > ? ORDER BY id", [newest.event]):
-                event = self._event(row)
-                if row[:2] != (self.last_event + 1, self.branch):
-                    raise _damaged("events are missing")
-                memory.apply(event)
-                self.last_event += 1
-                changes += event.samples or int(event.kind != "frozen")
-            return memory, changes
-        except (OSError, MemoryError, UnusableError, sqlite3.OperationalError):
-            raise
-        except Exception as error:  # whatever a changed byte leads to
-            raise _damaged(error) from error
+    def check(self) -> None:
+        """Raise UnusableError if the database is damaged in itself."""
+        (found,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise damaged(found)
+
+    def replay(self) -> Iterator[Event]:
+        """Yield the events after the newest snapshot."""
+        newest = self.snapshot()
+        self.branch = newest["branch"]
+        self.last_event = newest["event"]
+        for row in self._database.execute("SELECT * FROM events WHERE id > ? ORDER BY id", [self.last_event]):
+            self.last_event += 1
+            if (row["id"], row["branch"]) != (self.last_event, self.branch):
+                raise damaged("events are missing")
+            yield _event(row)
+        self.stale = False
 
     @contextmanager
     def transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
-        """Do everything in the context or nothing; it is on the disk at the end. StorageError if that fails.
-
-        After any error, `load` must be called before the next transaction.
-        """
+        """Do everything in the context or nothing; it is on the disk at the end. StorageError if that fails."""
         try:
             if not self.path.exists():
-                raise sqlite3.OperationalError("its file was removed")
+                raise sqlite3.OperationalError("it was removed")
             self._database.execute(f"BEGIN {kind}")
             yield
             self._database.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise StorageError(
-                f"the stream's file cannot be written ({error}); free some disk space, or restore the file."
-            ) from error
-        finally:
-            if self._database.in_transaction:
-                with suppress(sqlite3.Error):
-                    self._database.execute("ROLLBACK")
+        except BaseException as error:
+            self.stale = True
+            with suppress(sqlite3.Error):
+                self._database.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                why = f"the stream's file cannot be written ({error}); free some disk space, or restore the file."
+                raise StorageError(why) from error
+            raise
 
     def add(self, event: Event) -> None:
         """Append an event."""
         self.last_event += 1
-        texts = (json.dumps(event.record), json.dumps(event.answers))
-        numbers = (event.kind, event.time, event.client, event.first_id, event.samples)
-        self._insert("events", (self.last_event, self.branch, *numbers, *texts, event.body))
+        texts = {"record": json.dumps(event.record), "answers": json.dumps(event.answers)}
+        self._insert("events", self.last_event, self.branch, *event._replace(**texts))
 
     def add_snapshot(
-        self, memory: Memory, reason: str, *, branches: bool = False, copy_of: Snapshot | None = None
+        self, adapter: Adapter, notes: Mapping[str, Any], reason: str, copy_of: Any = None, branches: bool = False
     ) -> int:
         """Append a snapshot of a state; returns its id.
 
         Args:
-            memory: the state.
+            adapter: the state.
+            notes: JSON values to be kept with it.
             reason: why it is taken.
-            branches: True if the state does not continue the events before it: it starts a branch.
             copy_of: the snapshot that a rollback goes back to, whose events lead to the state.
+            branches: True if the state does not continue the events before it: it starts a branch.
         """
         number = 1 + (self._database.execute("SELECT max(id) FROM snapshots").fetchone()[0] or 0)
         if branches:
             self.branch = number
+            self.stale = True
         if copy_of is not None:
-            parent = copy_of.branch
-            query = "SELECT parent FROM branches WHERE id = ? AND fork = ?"
-            for (older,) in self._database.execute(query, [parent, copy_of.event]).fetchall():
-                parent = older  # nothing was learnt in the branch itself
-            self._insert("branches", (number, parent, copy_of.event))
-        state = state_to_bytes(memory.adapter)
-        about = (time(), reason, memory.adapter.samples_seen, None if copy_of is None else copy_of.id)
-        self._insert("snapshots", (number, self.branch, self.last_event, *about, json.dumps(memory.notes()), state))
-        self.set_about("summary", memory.summary())
-        self.state_bytes = len(state)
-        self.snapshot_count += 1
+            self._insert("branches", number, copy_of["branch"], copy_of["event"])
+        about = (time(), reason, adapter.samples_seen, copy_of and copy_of["id"], json.dumps(notes))
+        self._insert("snapshots", number, self.branch, self.last_event, *about, state_to_bytes(adapter))
+        self.set_about("summary", summary_of(adapter))
         return number
 
     def trim(self, snapshots: int, snapshot_bytes: int, event_bytes: int) -> None:
@@ -210,80 +221,67 @@ class StreamFile:
         The newest and the oldest snapshot stay. Of the others the one goes whose neighbours are closest by the ratio of
         their ages, so that some are left of the last minutes, hours, days and weeks, however many are taken.
         """
-        query = "SELECT id, time, length(state) + length(notes) FROM snapshots ORDER BY id"
+        query = "SELECT id, time, length(state) + length(notes) AS size FROM snapshots ORDER BY id"
         found = self._database.execute(query).fetchall()
         now = time()
-        while len(found) > 2 and (len(found) > snapshots or sum(each[2] for each in found) > snapshot_bytes):
-            ages = [1.0 + max(0.0, now - each[1]) for each in found]
+        while len(found) > 2 and (len(found) > snapshots or sum(each["size"] for each in found) > snapshot_bytes):
+            ages = [1.0 + max(0.0, now - each["time"]) for each in found]
             index = min(range(1, len(found) - 1), key=lambda i: ages[i - 1] / ages[i + 1])
-            self._database.execute("DELETE FROM snapshots WHERE id = ?", found.pop(index)[:1])
+            self._database.execute("DELETE FROM snapshots WHERE id = ?", [found.pop(index)["id"]])
         self._database.execute(f"DELETE FROM events WHERE id <= ({FORGOTTEN})", [event_bytes])
-        used = "SELECT branch FROM snapshots UNION SELECT branch FROM events"
-        self._database.execute(f"DELETE FROM branches WHERE id NOT IN ({used})")
-        self.snapshot_count = len(found)
+        self._database.execute("DELETE FROM branches WHERE fork < (SELECT min(id) FROM events)")
 
     def snapshots(self) -> list[dict[str, Any]]:
         """Return the snapshots, oldest first: id, time, reason, samples_seen."""
-        rows = self._database.execute("SELECT id, time, reason, samples_seen FROM snapshots ORDER BY id")
-        return [dict(zip(("id", "time", "reason", "samples_seen"), row, strict=True)) for row in rows]
+        return [*map(dict, self._database.execute("SELECT id, time, reason, samples_seen FROM snapshots ORDER BY id"))]
 
-    def snapshot(self, number: int | None = None) -> Snapshot:
-        """Return a snapshot, by default the newest; NotFoundError if there is none with this id."""
+    def snapshot(self, number: int | None = None) -> Any:
+        """Return the row of a snapshot, by default the newest; NotFoundError if there is none with this id."""
         if number is None:
-            return Snapshot(*self._row("SELECT * FROM snapshots ORDER BY id DESC LIMIT ?", 1)[:-1])
-        if not self._database.execute("SELECT id FROM snapshots WHERE id = ?", [number]).fetchall():
+            return self._row("SELECT * FROM snapshots ORDER BY id DESC LIMIT ?", 1)
+        if number not in [each["id"] for each in self.snapshots()]:
             raise NotFoundError(f"there is no snapshot {number}; see the list of snapshots.")
-        return Snapshot(*self._row("SELECT * FROM snapshots WHERE id = ?", number)[:-1])
+        return self._row("SELECT * FROM snapshots WHERE id = ?", number)
 
-    def snapshot_before(self) -> int:
-        """Return the id of the last snapshot that differs from the newest; InputError if there is none."""
-        rows = self._database.execute("SELECT id, copy_of FROM snapshots ORDER BY id").fetchall()
-        current = rows[-1][1] or rows[-1][0]
-        older = [number for number, _ in rows if number < current]
-        if not older:
+    def earlier_snapshot(self) -> Any:
+        """Return the row of the last snapshot that differs from the newest; InputError if there is none."""
+        (number,) = self._database.execute(EARLIER).fetchone()
+        if number is None:
             raise InputError("there is no older snapshot to go back to.")
-        return int(older[-1])
+        return self.snapshot(number)
+
+    def samples(self, where: str = "1", values: Sequence[Any] = (), order: str = "DESC") -> Iterator[Event]:
+        """Yield the events of the samples that led to the current state, as far back as they are kept, latest first."""
+        last = dict(map(tuple, self._database.execute(LINEAGE, [self.branch])))
+        query = f"SELECT * FROM events WHERE kind = 'samples' AND {where} ORDER BY id {order}"
+        rows = self._database.execute(query, values)
+        return (_event(row) for row in rows if row["id"] <= last.get(row["branch"], -1))
 
     def find(self, sample_id: int) -> tuple[HostArray, bytes]:
         """Return features (1, d) or (1, V, d), and thumbnail (empty if there is none), of a recent sample."""
-        for event in self._samples("first_id <= ? AND first_id + samples > ?", (sample_id, sample_id)):
+        for event in self.samples("first_id <= ? AND first_id + samples > ?", (sample_id, sample_id)):
             row = np.flatnonzero(event.learnt)[sample_id - event.first_id]
             return event.features[row : row + 1], event.thumbnails[row]
         raise NotFoundError(
             f"the image {sample_id} was not learnt by this stream, or that was too long ago; send the image itself."
         )
 
-    def last_features(self, count: int) -> list[HostArray]:
-        """Return features (n, d) or (n, V, d) of at least the last `count` samples that were learnt, in their order."""
-        found: list[HostArray] = []
-        for event in self._samples():
-            found.append(event.features[event.learnt])
-            if sum(map(len, found)) >= count:
-                break
-        return found[::-1]
+    def answers(self, after: int, limit: int) -> list[Mapping[str, Any]]:
+        """Return the answers to the samples with larger ids that led to the current state, by id."""
+        events = self.samples("first_id + samples - 1 > ?", (after,), "ASC")
+        return [*islice((answer for event in events for answer in event.answers if answer["id"] > after), limit)]
 
     def taught_since(self, start: float) -> list[tuple[str, int, float]]:
         """Return client, number and time of the samples learnt since then, whatever was undone later."""
         query = "SELECT client, samples, time FROM events WHERE kind = 'samples' AND time > ? ORDER BY id"
-        return self._database.execute(query, [start]).fetchall()
-
-    def answers(self, after: int, limit: int) -> list[dict[str, Any]]:
-        """Return the answers to the samples that led to the current state, as far back as they are kept, by id."""
-        found: list[dict[str, Any]] = []
-        for event in self._samples("first_id + samples > ?", (after + 1,), "ASC"):
-            for number, (label, score, own_label, own_score) in enumerate(event.answers, event.first_id):
-                own = {"label": own_label, "score": own_score}
-                answer = {"id": number, "time": event.time, "client": event.client, "label": label, "score": score}
-                found.append(answer | {"zero_shot": own, "changed": label != own_label})
-            if len(found) > limit + after:
-                break
-        return [answer for answer in found if answer["id"] > after][:limit]
+        return [*map(tuple, self._database.execute(query, [start]))]
 
     def probe(self) -> None:
         """Raise StorageError if there is no room for another snapshot."""
-        for content in (bytes(max(self.state_bytes, MIN_ROOM_BYTES)), b""):
+        size = max(MIN_ROOM_BYTES, self.counts()["state_bytes"])
+        for content in (bytes(size), b""):
             with self.transaction():
-                self._insert("about", ("probe", content))
+                self._insert("about", "probe", content)
 
     def checkpoint(self) -> int:
         """Move what was written into the database itself; returns its length in bytes.
@@ -297,69 +295,42 @@ class StreamFile:
         """Close the file; a thread may do so that has not opened it."""
         self._database.close()
 
-    def _samples(self, where: str = "1", values: Sequence[Any] = (), order: str = "DESC") -> Iterator[Event]:
-        """Yield the events of the samples that led to the current state, the latest first."""
-        last = dict(self._database.execute(LINEAGE, [self.branch]).fetchall())
-        query = f"SELECT * FROM events WHERE kind = 'samples' AND {where} ORDER BY id {order}"
-        for row in self._database.execute(query, values):
-            if row[0] <= last.get(row[1], -1):
-                yield self._event(row)
-
-    def _event(self, row: tuple[Any, ...]) -> Event:
-        _, _, kind, when, client, first_id, samples, record, answers, body, _ = _checked(row)
-        return Event(kind, when, client, json.loads(record), body, first_id, samples, json.loads(answers))
-
-    def _row(self, query: str, value: Any) -> tuple[Any, ...]:
+    def _row(self, query: str, value: Any) -> Any:
         row = self._database.execute(query, [value]).fetchone()
         if row is None:
-            raise _damaged("a row is missing")
+            raise damaged("a row is missing")
         return _checked(row)
 
-    def _insert(self, table: str, row: tuple[Any, ...]) -> None:
+    def _insert(self, table: str, *row: Any) -> None:
         marks = ", ".join("?" * (len(row) + 1))
         self._database.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", (*row, _checksum(row)))
 
 
-@contextmanager
-def new_file(path: Path, about: Mapping[str, Any], memory: Memory) -> Iterator[Path]:
-    """Write the file of a new stream; within the context it can be given its name by `place_file`."""
-    temporary = path.with_name(f"{TEMPORARY}{token_hex(8)}{SUFFIX}")
+def write_file(folder: Path, about: Mapping[str, Any], adapter: Adapter) -> Path:
+    """Write the file of a new stream under a temporary name, to be renamed; StorageError if that fails."""
+    path = folder / f"{TEMPORARY}{token_hex(8)}{SUFFIX}"
     try:
-        with closing(_connect(temporary, "rwc")) as database:
+        with closing(_connect(path, "rwc")) as database:
             database.executescript(SCHEMA)
-        with closing(StreamFile(temporary)) as file, file.transaction():
+        with closing(StreamFile(path)) as file, file.transaction():
             file.set_about("stream", about)
-            file.add_snapshot(memory, "created", branches=True)
-        yield temporary
-    except (OSError, sqlite3.Error) as error:
-        why = reason(error) if isinstance(error, OSError) else error
-        raise StorageError(f"the stream could not be written: {why}; free some disk space.") from error
-    finally:
-        _remove(temporary)
+            file.add_snapshot(adapter, {}, "created", branches=True)
+    except (StorageError, sqlite3.Error) as error:
+        with suppress(OSError):
+            remove_file(path)
+        raise StorageError(f"the stream could not be written ({error}); free some disk space.") from error
+    return path
 
 
-def place_file(written: Path, path: Path) -> None:
-    """Give a new file its name."""
-    _remove_logs(path)  # those of a stream of this name whose file somebody has removed
-    os.replace(written, path)
+def remove_file(path: Path) -> None:
+    """Remove the file of a stream, and then what SQLite may have left beside it."""
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
     sync_folder(path.parent)
-
-
-def delete_file(path: Path) -> None:
-    """Delete the file of a stream, which is closed; StorageError if that fails, and it is there as before."""
-    gone = path.with_name(f"{TEMPORARY}{token_hex(8)}{SUFFIX}")
-    try:
-        with suppress(FileNotFoundError):  # somebody else has removed it
-            os.replace(path, gone)
-    except OSError as error:
-        raise StorageError(f"the stream could not be removed: {reason(error)}.") from error
-    _remove_logs(path)
-    sync_folder(path.parent)
-    _remove(gone)
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return the files of all streams; what creating and deleting have left behind is removed.
+    """Return the files of all streams; what was being written or removed when the service ended is removed.
 
     InputError is raised for a folder of a version of acclimate before 1.0.
     """
@@ -368,35 +339,13 @@ def list_files(folder: Path) -> list[Path]:
             f"{old[0].parent} was written by acclimate 0.x, whose files this version does not read; download the "
             "states with that version, start this one with another folder, and upload them there."
         )
-    for path in folder.iterdir():
-        database = path.name.removesuffix("-wal").removesuffix("-shm")
-        if path.name.startswith(TEMPORARY) or not (folder / database).exists():
-            _remove(path)
-    return sorted(folder.glob(f"*{SUFFIX}"))
-
-
-def export_state(path: Path, snapshot: int | None = None) -> bytes:
-    """Return the content of a state file from the file of a stream: its current state, or one of its snapshots.
-
-    The service may be running.
-    """
-    with closing(_open(path)) as file, file.transaction("DEFERRED"):
-        if snapshot is not None:
-            return file.snapshot(snapshot).state
-        return state_to_bytes(file.load()[0].adapter)
-
-
-def import_state(path: Path, content: bytes) -> None:
-    """Continue a stream from a state file, as an upload does; its service must be stopped."""
-    with claim_folder(path.parent.parent), closing(_open(path)) as file:
-        memory, changes = file.load()
-        adapter = state_from_bytes(content, like=memory.adapter)
-        adapter.origin = path.name.removesuffix(SUFFIX)
-        adapter.frozen = memory.adapter.frozen
-        with file.transaction():
-            if changes:
-                file.add_snapshot(memory, "before imported")
-            file.add_snapshot(Memory(adapter), "imported", branches=True)
+    for log in folder.glob(f"*{SUFFIX}-*"):
+        path = log.with_name(log.name.rpartition("-")[0])
+        if path.name.startswith(TEMPORARY) or not path.exists():
+            remove_file(path)
+    for path in folder.glob(f"{TEMPORARY}*"):
+        remove_file(path)
+    return sorted(path for path in folder.glob(f"*{SUFFIX}"))
 
 
 def claim_folder(folder: Path) -> Any:
@@ -405,7 +354,6 @@ def claim_folder(folder: Path) -> Any:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is learnt from images is private
         (folder / "streams").mkdir(exist_ok=True)
         sync_folder(folder)
-        sync_folder(folder.parent)
         file = open(folder / "lock", "a")  # noqa: SIM115 (held until the service ends)
     except OSError as error:
         raise InputError(f"cannot store streams in {folder}: {reason(error)}.") from error
@@ -420,19 +368,57 @@ def claim_folder(folder: Path) -> Any:
     return file
 
 
+@contextmanager
+def noticing_damage() -> Iterator[None]:
+    """Turn whatever a damaged file leads to into an UnusableError, and problems of the moment into a StorageError."""
+    try:
+        yield
+    except (UnusableError, StorageError):
+        raise
+    except (OSError, MemoryError, sqlite3.OperationalError) as error:
+        why = reason(error) if isinstance(error, OSError) else str(error) or "not enough memory"
+        raise StorageError(f"its file cannot be read at the moment ({why}); try again later.") from error
+    except Exception as error:
+        raise damaged(error) from error
+
+
+def damaged(what: object) -> UnusableError:
+    """Return the error for a damaged file."""
+    return UnusableError(f"its file is damaged ({str(what)[:200]}); restore a backup, or delete the stream.")
+
+
+def summary_of(adapter: Adapter) -> dict[str, Any]:
+    """Return the fields of a stream's description that its state decides."""
+    return {
+        "labels": list(adapter.head.class_names),
+        "settings": adapter.settings,
+        "capacity": {name: part.capacity for name, part in adapter.parts.items() if part.capacity},
+        "samples_seen": adapter.samples_seen,
+        "frozen": adapter.frozen,
+        "advice": adapter.advice(),
+        "entries": {name: part.size for name, part in adapter.parts.items() if isinstance(part, Cache)},
+        "corrections": len(adapter.corrections),
+    }
+
+
 def _connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
     address = f"{path.absolute().as_uri()}?mode={mode}"
     database = sqlite3.connect(address, LOCK_WAIT_S, isolation_level=None, check_same_thread=False, uri=True)
+    database.row_factory = sqlite3.Row
     database.execute("PRAGMA synchronous = FULL")
     return database
 
 
-def _open(path: Path) -> StreamFile:
-    """Open a file for a command."""
-    try:
-        return StreamFile(path)
-    except (UnusableError, sqlite3.Error) as error:
-        raise StateError(f"{path} cannot be used: {error}") from error
+def _event(row: Any) -> Event:
+    event = Event(*_checked(row)[2:-1])
+    return event._replace(record=json.loads(row["record"]), answers=json.loads(row["answers"]))
+
+
+def _checked(row: Any) -> Any:
+    """Return a row that is as it was written; UnusableError for any other."""
+    if row[-1] != _checksum(row[:-1]):
+        raise damaged("a checksum does not match")
+    return row
 
 
 def _checksum(values: Sequence[Any]) -> int:
@@ -440,26 +426,3 @@ def _checksum(values: Sequence[Any]) -> int:
     for value in values:
         total = crc32(value if isinstance(value, bytes) else repr(value).encode(), total)
     return total
-
-
-def _checked(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a row that is as it was written; UnusableError for any other."""
-    if row[-1] != _checksum(row[:-1]):
-        raise _damaged("a checksum does not match")
-    return row
-
-
-def _damaged(what: object) -> UnusableError:
-    return UnusableError(f"its file is damaged ({str(what)[:200]}); restore a backup, or delete the stream.")
-
-
-def _remove_logs(path: Path) -> None:
-    for suffix in LOG_SUFFIXES:
-        Path(f"{path}{suffix}").unlink(missing_ok=True)
-
-
-def _remove(path: Path) -> None:
-    """Remove a database; what cannot be removed now is removed at the next start."""
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
-        _remove_logs(path)

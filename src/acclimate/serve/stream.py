@@ -1,39 +1,44 @@
 """A stream: images from one source, classified in order by an adapter of its own that survives restarts."""
 
 import asyncio
-import json
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial, wraps
 from pathlib import Path
-from time import monotonic, perf_counter, time
-from typing import Any, TypeVar
-
-import numpy as np
+from time import monotonic, perf_counter
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError, StateError, nearest
-from acclimate.evidence import Head
-from acclimate.methods import duplicate, state_from_bytes, state_to_bytes
-from acclimate.methods.cache import Cache
-from acclimate.methods.gates import Gate, NearDuplicates, Rejector
-from acclimate.methods.persist import MAX_ORIGINS
-from acclimate.methods.state import LARGEST_ID
-from acclimate.predict import Predictions, choose_samples, none_scores, refuse_none
+from acclimate.errors import AcclimateError, InputError
+from acclimate.predict import Predictions
 from acclimate.serve.batcher import Batcher, Encoded
 from acclimate.serve.guard import Guard
 from acclimate.serve.http_errors import BusyError, NotFoundError, StorageError, UnusableError
+from acclimate.serve.learner import Learner
 from acclimate.serve.logs import logger
-from acclimate.serve.memory import Event, Memory
 from acclimate.serve.prometheus import Metrics
 from acclimate.serve.queues import FairPool
 from acclimate.serve.schemas import StreamSetup
-from acclimate.serve.storage import SUFFIX, StreamFile, delete_file
+from acclimate.serve.storage import SUFFIX, StreamFile, noticing_damage, remove_file, summary_of
 from acclimate.serve.texts import Texts
 
+Options = ParamSpec("Options")
 Result = TypeVar("Result")
+
+
+def in_turn(
+    method: Callable[Concatenate[Learner, Options], Result],
+) -> Callable[Concatenate["Stream", Options], Awaitable[Result]]:
+    """Return the method of a stream that calls this one of its learner, in its turn."""
+
+    @wraps(method)
+    async def call(stream: "Stream", /, *arguments: Options.args, **options: Options.kwargs) -> Result:
+        return await stream.manage(lambda: method(stream.learner, *arguments, **options))
+
+    return call
 
 
 class Stream:
@@ -50,44 +55,43 @@ class Stream:
         setup: the settings that it was created with.
         broken: the reason why its file cannot be used; None if it can.
         degraded: the reason why what is learnt cannot be written at the moment; None if it can.
-        loaded_bytes: the size of its state in memory; 0 if it is not loaded.
         file_bytes: the size of its file.
-        unsaved: samples learnt and other changes since the last snapshot.
-        used: when it was last used, on the clock `monotonic`.
+        used: when it was last asked for, on the clock `monotonic`.
     """
 
     def __init__(self, path: Path, batcher: Batcher, texts: Texts, pool: FairPool, metrics: Metrics) -> None:
         self.name = path.name.removesuffix(SUFFIX)
         self.limits = batcher.limits
+        self.broken: str | None = None
+        self.degraded: str | None = None
+        self.file_bytes = 0
+        self.used = 0.0
         self._path = path
         self._batcher = batcher
         self._texts = texts
         self._pool = pool
         self._metrics = metrics
-        self.broken: str | None = None
-        self.degraded: str | None = None
-        self.loaded_bytes = self.file_bytes = self.unsaved = 0
-        self.used = 0.0
         self._turn = asyncio.Lock()
         self._calls = self._managing = 0  # calls that wait or work; those among them that are not `classify`
         self._answered = self._changed = 0
-        self._gone = False
-        self._written = False  # True if there are changes since the last checkpoint
-        self._taken = monotonic()  # when the last snapshot was taken
         self._received = 0  # position of the next image
-        self._memory: Memory | None = None
+        self._gone = False
+        self._file: StreamFile | None = None
+        self._learner: Learner | None = None
         self._guard: Guard | None = None
-        self._duplicates: NearDuplicates | None = None
-        self._rejector: Rejector | None = None
-        self.client = ""
-        self.setup = StreamSetup()
-        self._summary: dict[str, Any] = {}
         try:
-            self._read_about()
-        except UnusableError as error:
+            with noticing_damage(), closing(StreamFile(path)) as file:
+                about = file.about("stream")
+                self._summary = file.about("summary") | file.counts()
+                self.client = str(about["client"])
+                self.setup = StreamSetup(**about["setup"])
+                self.file_bytes = path.stat().st_size
+                if about["model"] != batcher.encoder.fingerprint:
+                    raise UnusableError(
+                        "it was made with another model; start the service with that model, or delete the stream."
+                    )
+        except AcclimateError as error:
             self.broken = str(error)
-        except (sqlite3.Error, OSError, ValueError, LookupError, TypeError) as error:
-            self.broken = f"its file cannot be read ({error}); restore a backup, or delete the stream."
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -95,9 +99,20 @@ class Stream:
         return tuple(self._summary["labels"])
 
     @property
+    def learner(self) -> Learner:
+        """The loaded state, for the work of a call."""
+        assert self._learner is not None
+        return self._learner
+
+    @property
+    def loaded_bytes(self) -> int:
+        """The size of its state in memory; 0 if it is not loaded."""
+        return 0 if self._learner is None else self._summary["state_bytes"]
+
+    @property
     def idle(self) -> bool:
         """True if it is loaded and no call waits or works."""
-        return self._memory is not None and not self._calls
+        return self._learner is not None and not self._calls
 
     def describe(self) -> dict[str, Any]:
         """Return the stream as JSON values, as of the last call that was finished; only `broken` if it cannot be used.
@@ -120,7 +135,8 @@ class Stream:
 
     async def load(self) -> None:
         """Load the state, unless it is; UnusableError if the file cannot be used."""
-        if self._memory is None:
+        self.used = monotonic()
+        if self._learner is None:
             await self._call(lambda: None)
 
     async def classify(
@@ -148,8 +164,8 @@ class Stream:
         encoded = self._encode(images, names, client)
         self._received += len(images)
         threshold = self.setup.unsure if unsure is None else unsure
-        options = {"learn": adapt, "top_k": top_k, "unsure": threshold or 0.0, "client": client, "negatives": negatives}
-        return await self._call(partial(self._classify, **options), client, encoded)
+        options = {"learn": adapt, "top_k": top_k, "unsure": threshold or 0.0, "client": client}
+        return await self._call(partial(self._classify, negatives, options), client, encoded)
 
     async def correct(
         self, label: str, sample_id: int | None = None, image: bytes | str | None = None, client: str = ""
@@ -160,140 +176,39 @@ class Stream:
         or there are too many corrections.
         """
         await self.load()
-        encoded = None if image is None else self._encode([image], client=client)
-        return await self._manage(partial(self._correct, label, sample_id, client), client, encoded)
-
-    async def undo(self, correction: int, client: str = "") -> None:
-        """Undo a correction; NotFoundError if there is none with this id."""
-
-        def work() -> None:
-            if correction not in {each.id for each in self._state.adapter.corrections}:
-                raise NotFoundError(f"there is no correction {correction}; see the list of corrections.")
-            self._change(Event("undo", time(), client, {"id": correction}))
-
-        await self._manage(work)
-
-    async def set_frozen(self, frozen: bool, client: str = "") -> None:
-        """Stop learning and answer from what was learnt so far, or resume learning."""
-
-        def work() -> None:
-            if self._state.adapter.frozen != frozen:
-                self._change(Event("frozen", time(), client, {"frozen": frozen}))
-
-        await self._manage(work)
-
-    async def corrections(self) -> list[dict[str, Any]]:
-        """Return every correction: id, label, and thumbnail (JPEG bytes, or None)."""
-
-        def work() -> list[dict[str, Any]]:
-            memory = self._state
-            return [
-                {"id": each.id, "label": each.label, "thumbnail": memory.thumbnails.get(each.id)}
-                for each in memory.adapter.corrections
-            ]
-
-        return await self._manage(work)
-
-    async def caches(self) -> list[dict[str, Any]]:
-        """Return every cache entry: cache, label, entropy, id, client, and thumbnail (JPEG bytes, or None)."""
-
-        def work() -> list[dict[str, Any]]:
-            memory = self._state
-            names = memory.adapter.head.class_names
-            return [
-                {
-                    "cache": cache,
-                    "label": names[entry.class_index],
-                    "entropy": entry.entropy,
-                    "id": entry.id,
-                    "client": memory.clients.get(entry.id, ""),
-                    "thumbnail": memory.thumbnails.get(entry.id),
-                }
-                for cache, entries in memory.adapter.entries().items()
-                for entry in entries
-            ]
-
-        return await self._manage(work)
-
-    async def learnt(self) -> dict[str, Any]:
-        """Return what was learnt about each label, as named columns, and how much each client has taught."""
-
-        def work() -> dict[str, Any]:
-            adapter = self._state.adapter
-            columns = {name: values.tolist() for name, values in adapter.learnt().items()}
-            return {"labels": list(adapter.head.class_names), "columns": columns, "clients": self._state.shares()}
-
-        return await self._manage(work)
-
-    async def answers(self, after: int = -1, limit: int = 1000) -> list[dict[str, Any]]:
-        """Return the answers to samples that led to the current state, as far back as they are kept.
-
-        They have an id above `after`, and id, time, client, label, score, zero_shot and changed.
-        """
-        return await self._manage(lambda: self._file.answers(after, limit))
-
-    async def snapshots(self) -> list[dict[str, Any]]:
-        """Return the snapshots that `rollback` accepts, oldest first: id, time, reason, samples_seen."""
-        return await self._manage(lambda: self._file.snapshots())
-
-    async def state_bytes(self) -> bytes:
-        """Return what was learnt, as the content of a state file; without clients and thumbnails."""
-        return await self._manage(lambda: state_to_bytes(self._state.adapter))
-
-    async def snapshot(self) -> int:
-        """Write a snapshot of the current state; returns its id, or that of the last one if it has this state."""
-        return await self._manage(lambda: self._snapshot("requested") if self.unsaved else self._file.snapshot().id)
-
-    async def rollback(self, snapshot_id: int | None = None) -> int:
-        """Go back to a snapshot, including its labels; a frozen stream stays frozen. Returns the snapshot's id.
-
-        By default it is the last snapshot, or if nothing was learnt since then, the one before; repeated calls go
-        further and further back. NotFoundError if there is no such snapshot, InputError if there is no older one.
-        """
-        return await self._manage(lambda: self._roll_back(snapshot_id))
-
-    async def reset(self) -> None:
-        """Forget everything learnt; the snapshots remain. A stream that was created from a fitted file cannot."""
-
-        def work() -> None:
-            if self._state.adapter.kind == "few-shot":
-                raise InputError("this stream answers as it was fitted and learns nothing; there is nothing to reset.")
-            adapter = duplicate(self._state.adapter)
-            adapter.reset()
-            self._replace(Memory(adapter), "reset", branches=True)
-
-        await self._manage(work)
+        encoded = None if image is None else self._encode([image], (), client)
+        return await self.manage(lambda *found: self.learner.correct(label, sample_id, client, *found), client, encoded)
 
     async def change_labels(self, add: Sequence[str] = (), remove: Sequence[str] = (), client: str = "") -> None:
         """Remove labels with what was learnt about them, then add labels; either all of it happens or nothing."""
-        await self.load()
-        head = None
-        kept = [label for label in self.labels if label not in set(remove)]
-        if new := await self._pool.run(client, lambda: self._check_labels(kept, add)):
-            head = await self._texts.head(new, self.setup.templates, client)
-        await self._manage(lambda: self._put_labels(add, remove, head), client)
+        new = await self.manage(lambda: self.learner.new_labels(add, remove), client)
+        head = await self._texts.head(new, self.setup.templates, client) if new else None
+        await self.manage(lambda: self.learner.put_labels(add, remove, head), client)
 
-    async def continue_from(self, content: bytes, client: str = "") -> None:
-        """Continue from the content of a state file; StateError if it does not belong to such a stream."""
-
-        def work() -> None:
-            adapter = state_from_bytes(content, like=self._state.adapter)
-            if adapter.next_id > LARGEST_ID // 2 or len(adapter.seen.keys() | {self.name}) > MAX_ORIGINS:
-                raise StateError("the state leaves no room for more samples, ids or origins; use another.")
-            if len(adapter.corrections) > self.limits.corrections:
-                raise StateError(f"the state has more than {self.limits.corrections} corrections; use another.")
-            adapter.origin = self.name
-            adapter.frozen = self._state.adapter.frozen
-            self._replace(Memory(adapter), "uploaded", branches=True)
-
-        await self._manage(work, client)
+    undo = in_turn(Learner.undo)
+    set_frozen = in_turn(Learner.set_frozen)
+    corrections = in_turn(Learner.corrections)
+    caches = in_turn(Learner.caches)
+    learnt = in_turn(Learner.learnt)
+    answers = in_turn(Learner.answers)
+    snapshots = in_turn(Learner.snapshots)
+    snapshot = in_turn(Learner.snapshot)
+    state_bytes = in_turn(Learner.state_bytes)
+    rollback = in_turn(Learner.rollback)
+    reset = in_turn(Learner.reset)
+    continue_from = in_turn(Learner.continue_from)
 
     async def tick(self) -> None:
-        """Do periodic work: move changes into the database, take a snapshot if one is due, try the disk again."""
-        due = self.unsaved and monotonic() - self._taken > self.limits.snapshot_s
-        if self._memory is not None and (due or self._written or self.degraded):
+        """Do periodic work: try a disk that was full, take a snapshot if one is due, move changes into the database."""
+
+        def work() -> None:
+            self._try_disk()
+            self._snapshot_if_due()
+            self.file_bytes = self._file.checkpoint() if self._file else 0
+
+        if self._learner is not None:
             with suppress(StorageError, NotFoundError):
-                await self._call(self._tick)
+                await self._call(work)
 
     async def unload(self) -> None:
         """Free the memory of the state until the next call."""
@@ -303,28 +218,32 @@ class Stream:
         """Write a snapshot of what was learnt, and accept no more calls."""
 
         def work() -> None:
-            self._gone = True
-            with suppress(StorageError):
-                if self.unsaved and self._memory is not None:
-                    self._snapshot("shutdown")
+            if self._learner is not None:
+                with suppress(StorageError):
+                    self._learner.snapshot("shutdown")
             self._close()
+            self._gone = True
 
-        if not self._gone:
-            await self._call(work, loads=False)
+        await self._call(work, loads=False)
 
     async def delete(self, deleted: Callable[[], Any] = lambda: None) -> None:
         """Delete the stream and its file, then call `deleted`; after a StorageError the stream goes on as before."""
 
         def work() -> None:
             self._close()
-            delete_file(self._path)
+            try:
+                remove_file(self._path)
+            except OSError as error:
+                raise StorageError(f"the stream {self.name!r} could not be removed: {error.strerror}.") from error
             self._gone = True
             deleted()
 
         await self._call(work, loads=False)
 
-    async def _manage(self, work: Callable[..., Result], client: str = "", encoded: Any = None) -> Result:
-        """Do what `_call` does; BusyError if too many calls of this kind are waiting."""
+    async def manage(
+        self, work: Callable[..., Result], client: str = "", encoded: Future[Encoded] | None = None
+    ) -> Result:
+        """Do work in its turn, with the images that it needs; BusyError if too many calls of this kind are waiting."""
         if self._managing >= self.limits.calls:
             raise BusyError(f"{self.limits.calls} calls are waiting for this stream; try again in a moment.")
         self._managing += 1
@@ -334,112 +253,69 @@ class Stream:
             self._managing -= 1
 
     async def _call(
-        self, work: Callable[..., Result], client: str = "", encoded: Any = None, *, loads: bool = True
+        self, work: Callable[..., Result], client: str = "", encoded: Future[Encoded] | None = None, loads: bool = True
     ) -> Result:
-        """Run work in the pool when it is its turn, with the images that it needs; begun work ends its turn."""
+        """Do work in a thread of the pool when it is its turn; the turn ends with the work, whoever waits for it."""
         self._calls += 1
-        loop = asyncio.get_running_loop()
         try:
             await self._turn.acquire()
             try:
                 arguments = () if encoded is None else (await asyncio.wrap_future(encoded),)
-                job = self._pool.submit(client, lambda: self._do(work, arguments, loads))
             except BaseException:
                 self._turn.release()
                 raise
-            job.add_done_callback(lambda _: loop.call_soon_threadsafe(self._turn.release))
-            return await asyncio.wrap_future(job)
+            sender = client or f"/{self.name}"  # calls of nobody in particular count as the stream's own
+            return await self._pool.run(sender, lambda: self._do(work, arguments, loads), self._turn.release)
         finally:
             self._calls -= 1
             if encoded is not None:
                 encoded.cancel()
 
     def _do(self, work: Callable[..., Result], arguments: Sequence[Any], loads: bool) -> Result:
-        """Do the work of a call, in a thread of the pool."""
+        """Do the work of a call, in a thread."""
         if self._gone:
             raise NotFoundError(f"the stream {self.name!r} does not exist any more.")
+        if loads and self._learner is None:
+            self._load()
         try:
-            if loads and self._memory is None:
-                self._load()
             return work(*arguments)
+        except StorageError as error:
+            self._report(str(error))
+            raise
         except sqlite3.Error as error:
-            raise StorageError(f"the stream's file cannot be read: {error}; try again.") from error
+            raise StorageError(f"the stream's file cannot be read ({error}); restore a backup.") from error
         finally:
-            self.used = monotonic()
-            if self._memory is not None:
-                self._summary = self._memory.summary() | {"snapshots": self._file.snapshot_count}
-                self.loaded_bytes = self._file.state_bytes
-
-    @property
-    def _state(self) -> Memory:
-        assert self._memory is not None
-        return self._memory
-
-    def _read_about(self) -> None:
-        """Read what can be known of the stream without its state."""
-        file = StreamFile(self._path)
-        try:
-            about = file.about("stream")
-            if about["model"] != self._batcher.encoder.fingerprint:
-                raise UnusableError(
-                    "it was made with another model; start the service with that model, or delete the stream."
-                )
-            self.client = about["client"]
-            self.setup = StreamSetup(**about["setup"])
-            self._summary, self.unsaved = file.summary()
-        finally:
-            file.close()
-        self.file_bytes = self._path.stat().st_size
+            self._refresh()
 
     def _load(self) -> None:
-        """Open the file and read the state; a file that cannot be used is not tried again."""
+        """Read the state from the file; a file that cannot be used is not tried again."""
+        self._learner = None
         try:
             if self.broken is None:
-                self._file = StreamFile(self._path)
-                self._read_state()
+                with noticing_damage():
+                    if self._file is None:
+                        self._file = StreamFile(self._path)
+                        self._file.check()
+                    self._learner = Learner(self._file, self.limits, self._batcher.encoder, self._guard)
         except UnusableError as error:
             self.broken = str(error)
-        if self.broken is not None:
+        if self._learner is None:
+            self._close()
             raise UnusableError(f"the stream {self.name!r} cannot be used: {self.broken}")
-        self._received = max(self._received, self._state.next_id)
-        adapter = self._state.adapter
-        parts = [part for part in adapter.parts.values() if part is not adapter.corrections]
-        rules = self.setup.guard if parts else None  # a method without state cannot be poisoned
-        if rules is not None and self._guard is None:
-            self._guard = Guard(rules, entries_only=all(isinstance(part, Cache) for part in parts))
-            now = time()
-            for client, samples, when in self._file.taught_since(now - rules.window_s):
-                self._guard.learnt(client, samples, max(0.0, now - when))
+        self._guard = self._learner.guard
+        self._received = self._learner.next_id
 
-    def _read_state(self) -> None:
-        """Read the state from the file; what is in memory may differ from it after an error."""
-        self._memory = None
-        self._duplicates = self._rejector = None
-        try:
-            self._memory, self.unsaved = self._file.load(self._batcher.encoder)
-        except BaseException:
-            self._file.close()
-            raise
+    def _refresh(self) -> None:
+        """Read the state again if it may differ from the file, and describe it."""
+        if self._learner is not None and self._file is not None:
+            if self._file.stale:
+                self._load()
+            self._summary = summary_of(self.learner.adapter) | self._file.counts()
 
     def _close(self) -> None:
-        if self._memory is not None:
-            self._memory = None
-            self.loaded_bytes = 0
+        if self._file is not None:
             self._file.close()
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Change memory and file together; after an error both are as they were."""
-        try:
-            with self._file.transaction():
-                yield
-        except BaseException as error:
-            if isinstance(error, StorageError):
-                self._report(str(error))
-            self._read_state()
-            raise
-        self._report(None)
-        self._written = True
+        self._file = self._learner = None
 
     def _report(self, problem: str | None) -> None:
         """Note that what is learnt cannot be written, or that it can; the log says when it begins and ends."""
@@ -452,76 +328,18 @@ class Stream:
 
     def _try_disk(self) -> None:
         """Raise StorageError if the disk, which could not be written, still has no room for another snapshot."""
-        if self.degraded:
+        if self.degraded and self._file is not None:
             self._file.probe()
             self._report(None)
 
-    def _change(self, event: Event) -> Any:
-        """Carry out an event that is not of samples; returns what `Memory.apply` does."""
-        with self._writing():
-            result = self._state.apply(event)
-            self._file.add(event)
-            self._file.set_about("summary", self._state.summary())
-        self.unsaved += event.kind != "frozen"
-        return result
+    def _snapshot_if_due(self) -> None:
+        if reason := self.learner.snapshot_due:
+            try:
+                self.learner.snapshot(reason)
+            except StorageError as error:
+                self._report(str(error))
 
-    def _add_snapshot(self, reason: str, **options: Any) -> int:
-        number = self._file.add_snapshot(self._state, reason, **options)
-        self._file.trim(self.limits.history, self.limits.snapshot_bytes, self.limits.history_bytes)
-        return number
-
-    def _snapshot(self, reason: str) -> int:
-        with self._writing():
-            number = self._add_snapshot(reason)
-        self.unsaved = 0
-        self._taken = monotonic()
-        return number
-
-    def _replace(self, memory: Memory, reason: str, **options: Any) -> None:
-        """Continue with another state; the current one is kept as a snapshot."""
-        with self._writing():
-            if self.unsaved:
-                self._add_snapshot(f"before {reason}")
-            self._memory = memory
-            self._add_snapshot(reason, **options)
-        self.unsaved = 0
-        self._taken = monotonic()
-        self._received = memory.next_id
-        self._duplicates = self._rejector = None
-
-    def _roll_back(self, number: int | None) -> int:
-        if number is None:
-            number = self._file.snapshot().id if self.unsaved else self._file.snapshot_before()
-        snapshot = self._file.snapshot(number)
-        memory = Memory(snapshot.adapter(self._batcher.encoder), json.loads(snapshot.notes))
-        memory.adapter.frozen = self._state.adapter.frozen
-        self._replace(memory, "rollback", branches=True, copy_of=snapshot)
-        return number
-
-    def _check_labels(self, kept: Sequence[str], add: Sequence[str]) -> tuple[str, ...]:
-        """Return the labels to add, cleaned; InputError if they cannot be added to those that are kept."""
-        new = self.limits.check_labels([*kept, *add], self.setup.templates)[len(kept) :]
-        if self.setup.reject and new:
-            refuse_none(new)
-        return new
-
-    def _put_labels(self, add: Sequence[str], remove: Sequence[str], head: Head | None) -> None:
-        adapter = duplicate(self._state.adapter)
-        if remove:
-            adapter.remove_classes(remove)
-        new = self._check_labels(adapter.head.class_names, add)  # they may have changed since they were encoded
-        if head is not None:
-            adapter.add_classes(head.class_vectors, new)
-        self._replace(Memory(adapter, self._state.notes()), "labels")
-
-    def _tick(self) -> None:
-        self._try_disk()
-        if self.unsaved and monotonic() - self._taken > self.limits.snapshot_s:
-            self._snapshot("time")
-        self.file_bytes = self._file.checkpoint()
-        self._written = False
-
-    def _encode(self, images: Sequence[bytes | str], names: Sequence[str] = (), client: str = "") -> Future[Encoded]:
+    def _encode(self, images: Sequence[bytes | str], names: Sequence[str], client: str) -> Future[Encoded]:
         setup = self.setup
         return self._batcher.submit(
             images,
@@ -533,111 +351,22 @@ class Stream:
             client=client,
         )
 
-    def _correct(self, label: str, sample_id: int | None, client: str, encoded: Encoded | None = None) -> int:
-        adapter = self._state.adapter
-        if label not in self.labels:
-            raise InputError(f"the stream has no label {label[:80]!r}; {nearest(label, self.labels)}")
-        if encoded is not None:
-            features = encoded.features
-            picture = b"".join(encoded.thumbnails)
-        else:
-            assert sample_id is not None
-            features, picture = self._file.find(sample_id)
-        known = sample_id in {each.id for each in adapter.corrections}
-        known = known or adapter.corrections.knows(adapter.head.observe(features))[0]
-        if not known and len(adapter.corrections) >= self.limits.corrections:
-            raise InputError(f"the maximum of {self.limits.corrections} corrections is reached; undo one first.")
-        record = {"id": sample_id, "label": label, "shape": features.shape, "thumbnails": [len(picture)]}
-        return int(self._change(Event("correction", time(), client, record, features.tobytes() + picture)))
-
-    def _classify(
-        self,
-        encoded: Encoded,
-        *,
-        learn: bool,
-        top_k: int,
-        unsure: float,
-        client: str,
-        negatives: HostArray | None,
-    ) -> Predictions:
+    def _classify(self, negatives: HostArray | None, options: dict[str, Any], encoded: Encoded) -> Predictions:
+        """Answer images and learn from them; if that cannot be written, answer them as if nobody had asked to learn."""
         began = perf_counter()
-        adapter = self._state.adapter
-        evidence = adapter.head.observe(encoded.features)
-        gates = self._gates(negatives)
-        none = none_scores(adapter, evidence, gates)
-        count = len(evidence)
-        allowed, why = self._allowed(client, count) if learn and adapter.counts_samples else (0, None)
-        learnt, refused = choose_samples(adapter, evidence, np.arange(count) < allowed, gates)
-        refused[allowed:] = [why] * (count - allowed)
-        predict = partial(Predictions.of, adapter.head, evidence, top_k=top_k, unsure=unsure, none=none)
-        found = None
-        if learnt.any():
-            event = self._samples(encoded, learnt, client)
-            try:
-                with self._writing():
-                    step = self._state.apply(event, evidence)
-                    found = predict(step, ids=np.where(learnt, event.ids, -1), refused=refused)
-                    self._file.add(event._replace(answers=_answers(found)))
-                self._count(event)
-            except StorageError as error:
-                found = None
-                refused = [str(error)] * count
-        if found is None:
-            step = self._state.adapter.adapt(evidence, learn=False)
-            found = predict(step, refused=refused)
+        try:
+            if options["learn"]:
+                self._try_disk()
+            found, step = self.learner.classify(encoded, negatives, **options)
+            self._snapshot_if_due()
+        except StorageError as error:
+            self._report(str(error))
+            self._refresh()
+            found, step = self.learner.classify(encoded, negatives, **options | {"learn": False})
+            found = replace(found, refused=[str(error)] * len(found))
         replaced = sum(len(change.dropped) for change in step.changes.values())
-        self._answered += count
+        self._answered += len(found)
         self._changed += sum(prediction.changed for prediction in found)
-        self._metrics.answered(found, len(adapter.head))
+        self._metrics.answered(found, len(self.learner.adapter.head))
         self._metrics.adapted(found, replaced, perf_counter() - began)
         return found
-
-    def _allowed(self, client: str, samples: int) -> tuple[int, str | None]:
-        """Return how many of so many samples may be learnt from a client now, and the reason if not all."""
-        try:
-            self._try_disk()
-        except StorageError as error:
-            return 0, str(error)
-        if self._guard is None:
-            return samples, None
-        return self._guard.allowed(client, samples, len(self._state.adapter.head))
-
-    def _samples(self, encoded: Encoded, learnt: HostArray, client: str) -> Event:
-        """Return the event of samples, of which some (n,) are learnt from."""
-        features = encoded.features
-        record: dict[str, Any] = {"shape": features.shape, "learnt": learnt.tolist()}
-        if encoded.thumbnails:
-            record["thumbnails"] = [len(each) for each in encoded.thumbnails]
-        if self._guard is not None and self._guard.rules.fair and self._state.shared(client):
-            record["age"] = self._guard.rules.age
-        body = features.tobytes() + b"".join(encoded.thumbnails)
-        return Event("samples", time(), client, record, body, self._state.next_id, int(learnt.sum()))
-
-    def _count(self, event: Event) -> None:
-        """Count samples that were learnt, and take a snapshot if they are many."""
-        self.unsaved += event.samples
-        if self._guard is not None:
-            self._guard.learnt(event.client, event.samples)
-        if self.unsaved * self.setup.views >= self.limits.snapshot_samples:
-            with suppress(StorageError):  # `degraded` says so
-                self._snapshot("samples")
-
-    def _gates(self, negatives: HostArray | None) -> list[Gate]:
-        """Return the gates that samples have to pass to be learnt from."""
-        gates: list[Gate] = []
-        if negatives is not None:
-            self._rejector = self._rejector or Rejector(self._state.adapter.head, negatives)
-            gates.append(self._rejector)
-        if self.setup.skip_duplicates:
-            if self._duplicates is None:  # the samples to remember are in the file
-                self._duplicates = NearDuplicates()
-                for batch in self._file.last_features(self._duplicates.remembered):
-                    self._duplicates(self._state.adapter.head.observe(batch), np.full(len(batch), True))
-            gates.append(self._duplicates)
-        return gates
-
-
-def _answers(found: Predictions) -> list[tuple[str, float, str, float]]:
-    """Return label and score, adapted and zero-shot, of the samples that were learnt from."""
-    learnt = [each for each in found if each.id is not None]
-    return [(each.label, each.score, each.zero_shot.label, each.zero_shot.score) for each in learnt]

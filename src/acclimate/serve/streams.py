@@ -1,6 +1,7 @@
 """All streams of a service: created, found by name, listed, deleted; in memory only while they are used."""
 
 import asyncio
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from pydantic import ValidationError
 from acclimate.encoders import Encoder
 from acclimate.errors import AcclimateError, InputError
 from acclimate.evidence import Head
-from acclimate.files import remove_leftovers
+from acclimate.files import remove_leftovers, sync_folder
 from acclimate.methods import Adapter, Step, create, duplicate, find_method, require
 from acclimate.predict import Prediction, Predictions, refuse_none
 from acclimate.prompts import LearnedPrompts
@@ -26,11 +27,10 @@ from acclimate.serve.batcher import Batcher
 from acclimate.serve.http_errors import ExistsError, NotFoundError, TooManyError, validation_message
 from acclimate.serve.limits import Limits
 from acclimate.serve.logs import AuditLog, logger
-from acclimate.serve.memory import Memory
 from acclimate.serve.prometheus import Metrics
 from acclimate.serve.queues import FairPool
 from acclimate.serve.schemas import NAME_PATTERN, NAME_RULE, StreamSetup
-from acclimate.serve.storage import SUFFIX, claim_folder, list_files, new_file, place_file
+from acclimate.serve.storage import SUFFIX, claim_folder, list_files, remove_file, write_file
 from acclimate.serve.stream import Stream
 from acclimate.serve.texts import Texts
 
@@ -185,8 +185,8 @@ class Streams:
         for stream, error in zip(self._all(), closed, strict=True):
             if why := stream.degraded or (error and repr(error)):
                 self.unsaved[stream.name] = str(why)
-        for pool in (self.texts.pool, self.pool):
-            await asyncio.to_thread(pool.close)
+        await self.texts.pool.close()
+        await self.pool.close()
         self._lock_file.close()
 
     def check_room(self, name: str, client: str, size: int = 0) -> None:
@@ -224,10 +224,16 @@ class Streams:
             adapter = duplicate(start)
         about = {"model": self.batcher.encoder.fingerprint, "client": client, "setup": setup.model_dump()}
         path = self._folder / f"{name}{SUFFIX}"
-        with new_file(path, about, Memory(adapter)) as written, self._placing:
-            self.check_room(name, client, written.stat().st_size)
-            place_file(written, path)
-            stream = self._streams[name] = self._open(path)
+        written = write_file(self._folder, about, adapter)
+        try:
+            with self._placing:
+                self.check_room(name, client, written.stat().st_size)
+                remove_file(path)  # what is left of a stream of this name whose file somebody has removed
+                os.replace(written, path)
+                sync_folder(self._folder)
+                self._streams[name] = stream = self._open(path)
+        finally:
+            remove_file(written)
         return stream
 
     async def _load(self, stream: Stream) -> None:
