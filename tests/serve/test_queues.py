@@ -2,11 +2,11 @@
 
 import asyncio
 from collections import Counter
-from contextlib import suppress
 from itertools import pairwise
 from threading import Event
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,17 +57,35 @@ def test_dropped_items_are_gone():
     assert list(queue) == ["a2"]
 
 
+class Pool:
+    """A pool in an event loop of its own."""
+
+    def __init__(self, portal, *options):
+        self.portal = portal
+        self.pool = FairPool("test", *options)
+
+    def submit(self, client, work):
+        return self.portal.start_task_soon(self.pool.run, client, work)
+
+    def run(self, client, work):
+        return self.portal.call(self.pool.run, client, work)
+
+    def waiting(self, count):
+        wait_until(lambda: self.pool._unfinished.total() == count)
+
+
 @pytest.fixture
 def start():
     pools = []
+    with start_blocking_portal() as portal:
 
-    def begin(threads=1, jobs=8):
-        pools.append(FairPool("test", threads, jobs))
-        return pools[-1]
+        def begin(threads=1, jobs=8):
+            pools.append(Pool(portal, threads, jobs))
+            return pools[-1]
 
-    yield begin
-    for pool in pools:
-        pool.close()
+        yield begin
+        for each in pools:
+            portal.call(each.pool.close)
 
 
 def test_clients_take_turns(start):
@@ -77,6 +95,7 @@ def test_clients_take_turns(start):
     first = pool.submit("greedy", lambda: gate.wait(30))
     many = [pool.submit("greedy", lambda i=i: done.append(i)) for i in range(3)]
     one = pool.submit("modest", lambda: done.append("modest"))
+    pool.waiting(5)
     gate.set()
     for each in (first, *many, one):
         each.result(30)
@@ -86,10 +105,12 @@ def test_clients_take_turns(start):
 def test_one_client_never_has_all_threads(start):
     pool = start(threads=4)
     gate = Event()
-    held = [pool.submit("greedy", lambda: gate.wait(30)) for _ in range(8)]
-    wait_until(lambda: sum(each.running() for each in held) == 2)
-    assert pool.submit("modest", lambda: "at once").result(30) == "at once"
-    assert sum(each.running() for each in held) == 2
+    running = []
+    held = [pool.submit("greedy", lambda: running.append(1) or gate.wait(30)) for _ in range(8)]
+    wait_until(lambda: len(running) == 2)
+    pool.waiting(8)
+    assert pool.run("modest", lambda: "at once") == "at once"
+    assert len(running) == 2
     gate.set()
     assert all(each.result(30) for each in held)
 
@@ -98,14 +119,16 @@ def test_waiting_jobs_are_bounded_per_client_and_in_all(start):
     pool = start(jobs=2)
     gate = Event()
     held = [pool.submit(client, lambda: gate.wait(30)) for client in "aabbccd"]
+    pool.waiting(7)
     for client in ("a", "d"):  # one of each client is always taken
         with pytest.raises(BusyError, match="try again"):
-            pool.submit(client, gate.set)
+            pool.run(client, gate.set)
     assert held[1].cancel()  # waits, and makes room at once
+    pool.waiting(6)
     held[1] = pool.submit("e", lambda: True)
     gate.set()
     assert all(each.result(30) for each in held)
-    assert pool.submit("a", lambda: 1).result(30) == 1
+    assert pool.run("a", lambda: 1) == 1
 
 
 def test_however_many_clients_take_all_they_can_the_next_finds_room(start):
@@ -113,23 +136,24 @@ def test_however_many_clients_take_all_they_can_the_next_finds_room(start):
     gate = Event()
     held = []
     for client in range(6):
-        with suppress(BusyError):
-            while True:
-                held.append(pool.submit(f"hostile {client}", lambda: gate.wait(30)))
+        held += [pool.submit(f"hostile {client}", lambda: gate.wait(30)) for _ in range(40)]
+    wait_until(lambda: len([each for each in held if not each.done()]) <= 6 * 16)
     modest = pool.submit("modest", lambda: "done")
+    wait_until(lambda: pool.pool._unfinished["modest"])
     gate.set()
     assert modest.result(30) == "done"
-    assert all(each.result(30) for each in held)
+    found = [each.exception(30) for each in held]
+    assert {type(error) for error in found} == {type(None), BusyError}
 
 
 def test_a_cancelled_caller_takes_back_what_has_not_begun(start):
-    pool = start()
+    pool = start().pool
     began = Event()
     gate = Event()
     done = []
 
     async def call():
-        running = asyncio.create_task(pool.run("a", lambda: began.set() or gate.wait(30) and done.append("begun")))
+        running = asyncio.create_task(pool.run("a", lambda: began.set() or (gate.wait(30) and done.append("begun"))))
         waiting = asyncio.create_task(pool.run("a", lambda: done.append("waiting")))
         await asyncio.to_thread(began.wait, 30)
         for task in (running, waiting):
@@ -138,15 +162,15 @@ def test_a_cancelled_caller_takes_back_what_has_not_begun(start):
         gate.set()
         await pool.run("a", lambda: done.append("next"))
 
-    asyncio.run(call())
+    start().portal.call(call)
     assert done == ["begun", "next"]
 
 
 def test_failures_are_the_futures_own(start):
     pool = start()
     with pytest.raises(ZeroDivisionError):
-        pool.submit("a", lambda: 1 / 0).result(30)
-    assert pool.submit("a", lambda: 2).result(30) == 2
+        pool.run("a", lambda: 1 / 0)
+    assert pool.run("a", lambda: 2) == 2
 
 
 def test_a_pool_that_stops_refuses_what_waits(start):
@@ -156,18 +180,19 @@ def test_a_pool_that_stops_refuses_what_waits(start):
     running = pool.submit("a", lambda: began.set() or gate.wait(30))
     waiting = pool.submit("b", gate.set)
     assert began.wait(30)
-    pool.stop()
+    pool.waiting(2)
+    pool.portal.call(pool.pool.stop)
     with pytest.raises(BusyError, match="shutting down"):
         waiting.result(30)
     gate.set()
     assert running.result(30)  # what has begun ends
     with pytest.raises(BusyError, match="shutting down"):
-        pool.submit("a", gate.set)
+        pool.run("a", gate.set)
 
 
 def test_clients_who_ask_again_and_again_do_not_stop_a_job_of_many_steps(start):
     """Each of two has one short job at a time, and is never without one; who has steps to do is served in between."""
-    pool = start()
+    pool = start().pool
     order = []
 
     async def again(client, ended):
@@ -182,7 +207,7 @@ def test_clients_who_ask_again_and_again_do_not_stop_a_job_of_many_steps(start):
         ended.set()
         await asyncio.gather(*others)
 
-    asyncio.run(steps())
+    start().portal.call(steps)
     turns = [place for place, client in enumerate(order) if client == "victim"]
     assert len(order) > 30
     assert max(after - before for before, after in pairwise(turns)) <= 6  # few turns of the others in between

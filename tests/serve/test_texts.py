@@ -56,8 +56,8 @@ def start(watched, tmp_path):
 
         yield begin
         watched.gate.set()
-    for texts in started:
-        texts.pool.close()
+        for texts in started:
+            portal.call(texts.pool.close)
 
 
 def test_vectors_are_those_of_build_head_to_the_bit(start, watched):
@@ -148,7 +148,7 @@ def test_stopping_does_not_wait_for_all_labels(start, watched):
     waiting = texts.soon("head_for_request", FEW, "{}", "b")
     assert watched.began.wait(30)
     wait_until(lambda: texts.pool._unfinished.total() == 2)
-    texts.pool.stop()
+    texts._portal.call(texts.pool.stop)
     with pytest.raises(BusyError, match="shutting down"):
         waiting.result(30)
     watched.gate.set()

@@ -181,7 +181,7 @@ def export_stream(
     from acclimate.serve import check_installed
 
     check_installed()
-    from acclimate.serve.storage import export_state
+    from acclimate.serve.learner import export_state
 
     check_writable(out)
     content = export_state(stream, snapshot)
@@ -201,7 +201,7 @@ def import_stream(
     from acclimate.serve import check_installed
 
     check_installed()
-    from acclimate.serve.storage import import_state
+    from acclimate.serve.learner import import_state
 
     import_state(stream, read_regular(file, MAX_SNAPSHOT))
     say(f"{stream} continues from {file}")

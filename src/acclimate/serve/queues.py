@@ -67,7 +67,7 @@ class FairQueue(Generic[Item]):
         return None
 
     def drop(self, client: str, unwanted: Callable[[Item], bool]) -> int:
-        """Remove a client's unwanted items; returns their number."""
+        """Remove a client's unwanted items, and move it behind the others; returns their number."""
         items = self._waiting.pop(client, deque())
         kept = deque(item for item in items if not unwanted(item))
         if kept:
@@ -129,15 +129,18 @@ class FairPool:
         job = _Job(client, work, ended, asyncio.get_running_loop().create_future())
         self._waiting.put(client, job)
         self._start()
-        return cast(Result, await job.answer)
+        try:
+            return cast(Result, await job.answer)
+        finally:
+            if self._waiting.drop(client, lambda each: each is job):  # cancelled while it waited
+                self._forget(job)
 
     def stop(self) -> None:
         """Accept no more work, and fail what is waiting with a BusyError; what is running still ends."""
         self._closed = True
         while job := self._waiting.take():
-            if not job.answer.done():
-                job.answer.set_exception(BusyError("the service is shutting down; try again in a moment."))
-            job.ended()
+            job.answer.set_exception(BusyError("the service is shutting down; try again in a moment."))
+            self._forget(job)
 
     async def close(self) -> None:
         """Call `stop`, and return when nothing is running."""
@@ -147,9 +150,6 @@ class FairPool:
     def _start(self) -> None:
         """Begin the jobs for which there are threads."""
         while self._free and (job := self._waiting.take(pausing=self._busy())):
-            if job.answer.done():  # cancelled while it waited
-                self._forget(job)
-                continue
             self._free -= 1
             self._running[job.client] += 1
             running = asyncio.get_running_loop().run_in_executor(self._threads, job.work)
@@ -163,6 +163,7 @@ class FairPool:
         self._free += 1
         self._running -= Counter([job.client])
         self._forget(job)
+        self._waiting.drop(job.client, lambda _: False)  # moves it behind others that came during its turn
         error = done.exception()
         if not job.answer.done():
             job.answer.set_result(done.result()) if error is None else job.answer.set_exception(error)
