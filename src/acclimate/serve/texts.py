@@ -82,7 +82,8 @@ class Texts:
 
         def step() -> None:
             try:
-                next(steps)
+                while not next(steps)[0]:  # nothing was encoded
+                    pass
             except StopIteration as end:
                 found.append(end.value)
 
