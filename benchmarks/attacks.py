@@ -47,9 +47,9 @@ class Table:
         """Add what a test has recorded and how it ended."""
         report = yield
         if report.when == "call":
-            report.user_properties.append(("failure", call_error(report)))
+            item.user_properties.append(("failure", call_error(report)))
         if report.when == "teardown":
-            self.add(item, dict(report.user_properties))
+            self.add(item, dict(item.user_properties))
         return report
 
     def add(self, item: pytest.Item, found: dict[str, Any]) -> None:
