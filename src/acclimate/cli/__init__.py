@@ -76,13 +76,7 @@ for command in (
     app.command()(command)
 cluster = typer.Typer(cls=CommandGroup, help="The same work on many machines, with Ray.", no_args_is_help=True)
 cluster.command("classify")(classify.cluster_classify)
-app.command(
-    context_settings={
-        "auto_envvar_prefix": "ACCLIMATE_SERVE",
-        "ignore_unknown_options": True,
-        "allow_extra_args": True,
-    }
-)(serve.serve)
+app.command(context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(serve.serve)
 app.add_typer(state.state, name="state")
 app.add_typer(data.data, name="data")
 app.add_typer(cluster, name="cluster")
