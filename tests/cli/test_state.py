@@ -314,14 +314,14 @@ def test_export_and_import_of_streams(invoke, tiny_onnx, photos, here):
     with running(here / "data", encoder) as streams:
         stream = streams.get("two")
         assert stream.describe()["samples_seen"] == 5
-        assert "imported" in [each["reason"] for each in stream.snapshots()]
+        assert "uploaded" in [each["reason"] for each in stream.snapshots()]
         invoke("state", "export", two, "two.safetensors")
     assert invoke("state", "diff", "then.safetensors", "two.safetensors").stdout == "no difference\n"
 
 
 def test_files_that_are_no_streams(invoke, states, here):
     (here / "text.sqlite").write_text("not a database")
-    assert "text.sqlite cannot be used" in invoke("state", "export", "text.sqlite", "out", exit_code=2).stderr
+    assert "file is not a database" in invoke("state", "export", "text.sqlite", "out", exit_code=2).stderr
     assert "does not exist" in invoke("state", "export", "no.sqlite", "out", exit_code=2).stderr
     assert "does not exist" in invoke("state", "import", states[0], "no/streams/one.sqlite", exit_code=2).stderr
     assert not (here / "no").exists()
