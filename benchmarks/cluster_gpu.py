@@ -26,10 +26,9 @@ from acclimate import Classifier
 from acclimate.bench.results import hardware, markdown_table, write_page
 from acclimate.classify.outputs import ResultFile
 from acclimate.classify.run import Classification
+from acclimate.cluster.cluster_options import ClusterOptions
 from acclimate.cluster.connection import connect
-from acclimate.cluster.parts import read_part
 from acclimate.cluster.run import ClusterRun
-from acclimate.cluster.storage import Storage
 from acclimate.encoders.loading import torch_device
 from acclimate.predict import Prediction
 from acclimate.sources.source import Sample, file_sample
@@ -54,23 +53,15 @@ def on_ray(
     make: Callable[[], Classifier], samples: list[Sample], folder: Path, every: int, gpus: float, adapter_gpus: float
 ) -> Run:
     """Run `cluster classify`, ordered, one pass, one encoder."""
-    out = Storage(folder / "results")
     cpus = max(1, len(os.sched_getaffinity(0)) - 1)
-    run = ClusterRun(
-        classifier=make(),
-        samples=samples,
-        out=out,
-        every=every,
-        passes=1,
-        cpus=cpus,
-        gpus=gpus,
-        adapter_gpus=adapter_gpus,
+    options = ClusterOptions(
+        source=[], out=folder / "results", every=every, passes=1, cpus=cpus, gpus=gpus, adapter_gpus=adapter_gpus
     )
+    run = ClusterRun(options, make(), samples)
     began = perf_counter()
     run.run()
     seconds = perf_counter() - began
-    blocks = -(-len(samples) // run.every)
-    return seconds, [row for block in range(blocks) for row in read_part(out, block)]
+    return seconds, [row for block in range(run.blocks) for row in run.out.read_rows(block)]
 
 
 def main() -> None:

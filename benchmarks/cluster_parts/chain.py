@@ -13,9 +13,9 @@ from acclimate.classify.run import Checkpoint
 from acclimate.classify.summary import Summary
 from acclimate.cluster.adapting import ClusterJob, LearntState, adapt, adapt_task
 from acclimate.cluster.connection import connect
-from acclimate.cluster.machines import Machines
-from acclimate.cluster.rounds import FirstPass
-from acclimate.cluster.storage import Storage
+from acclimate.cluster.machines import MachineWatch
+from acclimate.cluster.output_folder import OutputFolder
+from acclimate.cluster.passes import FirstPass
 from cluster_parts.adapters import CLASSES, METHODS, encoded_block, features_of, filled
 from cluster_parts.figures import Figures
 
@@ -65,7 +65,7 @@ def _rates(learnt: LearntState, features: Sequence[np.ndarray], batch: int, turn
             top_k=3,
             unsure=0.0,
             keep=False,
-            out=Storage(folder),
+            out=OutputFolder(folder),
             about={},
         )
         ways = (partial(_in_process, job, learnt, blocks), partial(_tasks, job, learnt, refs))
@@ -109,7 +109,7 @@ def _first_pass(job: ClusterJob, learnt: LearntState, blocks: Sequence[Any]) -> 
         seconds=1e9,
         progress=lambda images: None,
         stop=lambda: False,
-        machines=Machines(0.0, 0.0, (1, 1), 0.0, patience=60.0),
+        machines=MachineWatch(0.0, 0.0, (1, 1)),
     ).run()
     seconds = perf_counter() - began
     ray.kill(encoding)

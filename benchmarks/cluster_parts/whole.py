@@ -12,9 +12,9 @@ from typing import Any
 from acclimate import Classifier
 from acclimate.classify.outputs import ResultFile
 from acclimate.classify.run import Classification
+from acclimate.cluster.cluster_options import ClusterOptions
 from acclimate.cluster.connection import IDLE, connect, usable_cores
 from acclimate.cluster.run import ClusterRun
-from acclimate.cluster.storage import Storage
 from acclimate.encoders import load_encoder
 from acclimate.sources.source import Sample, open_source
 from classify_overhead import draw_photos
@@ -83,8 +83,9 @@ def _classify(work: Path, threads: int, samples: list[Sample]) -> None:
 
 def _cluster(work: Path, given: dict[str, Any], samples: list[Sample]) -> None:
     classifier = Classifier(LABELS, method=METHOD, cache=work / "cache")
-    out = Storage(work / "results")
-    ClusterRun(classifier=classifier, samples=samples, out=out, passes=1, **given).run(overwrite=True)
+    workers = given["workers"]
+    options = ClusterOptions(source=[], out=work / "results", passes=1, **{**given, "workers": None})
+    ClusterRun(options, classifier, samples, (workers, workers)).run(overwrite=True)
 
 
 @contextmanager

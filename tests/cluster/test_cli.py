@@ -17,8 +17,8 @@ parquet = pytest.importorskip("pyarrow.parquet", reason="results are parquet fil
 datasets = pytest.importorskip("pyarrow.dataset")
 
 from acclimate.cli import app  # noqa: E402
-from acclimate.cluster.machines import check_readable, check_shared  # noqa: E402
-from acclimate.cluster.storage import Storage  # noqa: E402
+from acclimate.cluster.filesystem import Storage  # noqa: E402
+from acclimate.cluster.machines import check_access  # noqa: E402
 from acclimate.errors import InputError  # noqa: E402
 from acclimate.methods import load_state  # noqa: E402
 from acclimate.sources import Sample  # noqa: E402
@@ -133,14 +133,13 @@ def test_folders_that_are_not_shared(local_ray, here, monkeypatch):
         return b""
 
     monkeypatch.setattr("acclimate.cluster.machines.FILE_DELAY_S", 0.0)
-    check_shared(Storage(here), "--out")
-    check_readable(Sample("image", partial(content, None)))
-    check_readable(Sample("broken", partial(content, -1)))  # it is broken on every node
+    check_access(Storage(here), Sample("image", partial(content, None)))
+    check_access(Storage(here), Sample("broken", partial(content, -1)))  # it is broken on every node
     with pytest.raises(InputError, match=r"the node 127\.0\.0\.1 .* cannot read image, the first image \(not here"):
-        check_readable(Sample("image", partial(content, os.getpid())))
+        check_access(Storage(here), Sample("image", partial(content, os.getpid())))
     # The processes of Ray were started in another folder.
     with pytest.raises(InputError, match=r"the node 127\.0\.0\.1 .* does not see .* share .* for --out"):
-        check_shared(Storage("/proc/self/cwd"), "--out")
+        check_access(Storage("/proc/self/cwd"), Sample("image", partial(content, None)))
     assert list((here / "_acclimate").iterdir()) == []
 
 

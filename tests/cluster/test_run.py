@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from acclimate.cluster import run as run_module
-from acclimate.cluster.storage import Storage
+from acclimate.cluster.filesystem import Storage
 from acclimate.errors import InputError, ModelError, RunError
 from acclimate.methods import load_state, merge_states, state_to_bytes
 from cluster_bench import same_summary

@@ -366,9 +366,11 @@ def cluster_classify(
 
 
 def _classify_on_cluster(options: ClusterOptions) -> None:
-    from acclimate.cluster.classify_command import classify_on_cluster
     from acclimate.cluster.connection import import_ray, ray_bar
+
+    import_ray(options.address)
     from acclimate.cluster.listing import list_images
+    from acclimate.cluster.run import classify_on_cluster
 
     @contextmanager
     def running(classifier: "Classifier", size: str) -> Iterator[tuple[Callable[..., None], Callable[[], bool]]]:
@@ -377,7 +379,6 @@ def _classify_on_cluster(options: ClusterOptions) -> None:
         with stop_requests() as stopped, stage_bars(ray_bar if options.ray_progress else progress_bar) as show:
             yield show, stopped
 
-    import_ray(options.address)
     options.check()
     out = options.open_output()
     names, templates, settings = _read_task(options)

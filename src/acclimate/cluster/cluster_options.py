@@ -92,7 +92,7 @@ class ClusterOptions(ClassifyOptions):
         Raises:
             InputError: --state is a folder or cannot be written, or --freeze needs it and it does not exist.
         """
-        from acclimate.cluster.storage import kind, storage_of
+        from acclimate.cluster.filesystem import kind, storage_of
 
         if self.state is None:
             return

@@ -119,16 +119,11 @@ def parse_address(address: str) -> tuple[str, int]:
     Raises:
         InputError: if it is the address of something else.
     """
-    scheme, separator, _ = address.partition("://")
-    if separator:
-        kinds = {"ray": "of a Ray client, which cannot run Ray Data", "http": "of the dashboard"}
-        what = kinds.get(scheme.removesuffix("s"), "of something else")
-        how = f"run this on a machine of the cluster with --address auto, give it to `ray job submit`, {LOCAL}"
-        raise InputError(f"{address} is the address {what}; {how}.")
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise InputError(f"{address!r} is not an address; give auto or HOST:PORT of the head node, {LOCAL}.")
-    return host.strip("[]"), int(port)
+    found = re.fullmatch(r"\[?([^\[\]/]+)\]?:([0-9]{1,5})", address)
+    if found is None or not 0 < int(found[2]) < 65536:
+        others = "not ray:// of a Ray client or http:// of a dashboard, which are for `ray job submit`"
+        raise InputError(f"{address!r} is not an address; give auto or HOST:PORT of the head node ({others}), {LOCAL}.")
+    return found[1], int(found[2])
 
 
 def _join(address: str, **how: Any) -> None:

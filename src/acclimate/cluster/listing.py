@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import BinaryIO
 
-from acclimate.cluster.storage import is_local, kind, list_files, local_path, open_object, read_object, split
+from acclimate.cluster.filesystem import is_local, kind, list_files, local_path, open_object, read_object, split
 from acclimate.errors import InputError, reason
 from acclimate.sources.source import Item, Kind, Place, Result, Sample, Samples, open_source, read_file
 from acclimate.sources.video import read_frame
@@ -45,7 +45,7 @@ def list_images(specs: str | Sequence[str], fps: float = 1.0) -> Samples:
     try:
         samples = open_source(plain, fps=fps, place=Anywhere())
     except OSError as error:  # the store cannot be reached
-        raise InputError(f"{reason(error)}.") from error
+        raise InputError(f"{reason(error).rstrip('.')}.") from error
     absolute = lru_cache(1)(partial(os.path.join, Path.cwd().as_posix()))  # the images of a shard share its path
     for position, sample in enumerate(samples):
         read = sample.read

@@ -3,15 +3,13 @@
 import secrets
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from math import floor
 from time import monotonic, sleep
 from typing import Any
 
-from acclimate import errors
-from acclimate.cluster.storage import Storage
-from acclimate.errors import InputError, RunError
+from acclimate.cluster.filesystem import Storage
+from acclimate.errors import InputError, RunError, count
 from acclimate.sources.source import Sample
 
 NODE_TIMEOUT_S = 60.0  # time limit for the answer of a machine
@@ -51,19 +49,19 @@ class Cluster:
             for node in self.nodes
         )
 
-    def check(self, cpus: float, gpus: float, count: int = 1) -> None:
+    def check(self, cpus: float, gpus: float, workers: int = 1) -> None:
         """Refuse what can never be placed, which Ray would wait for; only warn if machines may be added.
 
         Raises:
-            InputError: the machines have no room for `count` workers of this size.
+            InputError: the machines have no room for so many workers of this size.
         """
         found = self.room(cpus, gpus)
-        if found >= count:
+        if found >= workers:
             return
         largest = max((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in self.nodes)
-        there = f"{_words(self.total('CPU'), self.total('GPU'))} on {errors.count(len(self.nodes), 'node')}"
+        there = f"{_words(self.total('CPU'), self.total('GPU'))} on {count(len(self.nodes), 'node')}"
         message = (
-            f"{errors.count(count, 'worker')} of {_words(cpus, gpus)} cannot run at once: the cluster has {there}, the "
+            f"{count(workers, 'worker')} of {_words(cpus, gpus)} cannot run at once: the cluster has {there}, the "
             f"largest {_words(*largest)}, and room for {found}; lower --workers, --cpus or --gpus, or add nodes."
         )
         if not self.grows:
@@ -184,36 +182,26 @@ def _release(version: str) -> list[str]:
     return version.split(".")[:2]
 
 
-def check_shared(folder: Storage, option: str) -> None:
-    """Refuse a folder that is another one on some machine: what is written there would be scattered.
+def check_access(out: Storage, sample: Sample) -> None:
+    """Refuse results that would be scattered over several machines, and images that can be read here only.
 
     Raises:
-        InputError: names the machine.
+        InputError: names the machine that does not see the folder, or cannot read the image.
     """
     name = f"_acclimate/seen-{secrets.token_hex(8)}"
     content = secrets.token_bytes(16)
-    folder.write(name, content)
+    readable = not _try_to_read(sample)  # else it is broken everywhere
+    out.write(name, content)
     try:
-        for node, found in ask_nodes(_look_for, folder, name, FILE_DELAY_S):
+        for node, (found, why) in ask_nodes(_look, out, name, FILE_DELAY_S, sample):
             if found != content:
-                how = f"use a folder that all nodes share (NFS, EFS, CephFS) for {option}, or a URL where it takes one"
-                raise InputError(f"{node} does not see {folder.url} of this machine; {how}.")
+                how = "use a folder that all nodes share (NFS, EFS, CephFS) for --out, or a URL"
+                raise InputError(f"{node} does not see {out.url} of this machine; {how}.")
+            if why and readable:
+                how = "use a folder that all nodes share, or a URL, with credentials on every node"
+                raise InputError(f"{node} cannot read {sample.name}, the first image ({why}); {how}.")
     finally:
-        folder.remove(name)
-
-
-def check_readable(sample: Sample) -> None:
-    """Refuse images that can be read here and not on some machine.
-
-    Raises:
-        InputError: names the machine.
-    """
-    if _try_to_read(sample):
-        return
-    for node, why in ask_nodes(_try_to_read, sample):
-        if why:
-            how = "use a folder that all nodes share, or a URL, with credentials on every node"
-            raise InputError(f"{node} cannot read {sample.name}, the first image ({why}); {how}.")
+        out.remove(name)
 
 
 def ask_nodes(function: Callable[..., Any], *arguments: Any) -> Iterator[tuple[str, Any]]:
@@ -238,15 +226,12 @@ def ask_nodes(function: Callable[..., Any], *arguments: Any) -> Iterator[tuple[s
             raise RunError(f"{name} runs no task: {why}; see `ray status`.") from error
 
 
-def _look_for(folder: Storage, name: str, seconds: float) -> bytes:
-    """Read a file as soon as it appears; b"" if it does not."""
+def _look(out: Storage, name: str, seconds: float, sample: Sample) -> tuple[bytes, str]:
+    """Return the content of a file that appears within some seconds, and the reason why an image cannot be read."""
     latest = monotonic() + seconds
-    while True:
-        with suppress(OSError):
-            return folder.read(name)
-        if monotonic() > latest:
-            return b""
+    while not out.exists(name) and monotonic() < latest:
         sleep(0.2)
+    return out.read(name) if out.exists(name) else b"", _try_to_read(sample)
 
 
 def _try_to_read(sample: Sample) -> str:

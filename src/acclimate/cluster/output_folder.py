@@ -16,7 +16,7 @@ from acclimate.arrays import HostArray
 from acclimate.classify.outputs import FEATURES_DTYPE, parquet_bytes
 from acclimate.classify.run import Checkpoint, check_identity
 from acclimate.classify.summary import BlockSummary, Summary
-from acclimate.cluster.storage import Storage
+from acclimate.cluster.filesystem import Storage
 from acclimate.errors import InputError, RunError, StateError
 from acclimate.files import parse_snapshot
 from acclimate.methods import Adapter, state_to_bytes
@@ -27,7 +27,6 @@ OWN = "_acclimate"  # folder of everything but results
 CHECKPOINT = f"{OWN}/checkpoint.safetensors"  # exists while the results are incomplete
 COMPLETE = f"{OWN}/run.json"  # exists once the results are complete
 OWNER = f"{OWN}/owner"  # names the run that writes here, while it does
-HINT = "What was done so far is kept; pass --resume to go on."
 
 
 def rows_name(block: int) -> str:
@@ -52,7 +51,7 @@ class OutputFolder(Storage):
     def claim(self) -> None:
         """Become the run that writes here; another one that still does finds out, and stops."""
         self.owner = secrets.token_hex(16)
-        write_late(self, OWNER, self.owner.encode())
+        self.write(OWNER, self.owner.encode())
 
     def check_owner(self) -> None:
         """Stop a run whose results another one writes now: rows of two jobs must not mix.
@@ -66,8 +65,6 @@ class OutputFolder(Storage):
             found = self.read(OWNER).decode(errors="replace")
         except FileNotFoundError:  # the other one is complete already, or the folder was emptied
             found = ""
-        except OSError as error:
-            raise RunError(f"{error}. {HINT}") from error
         if found != self.owner:
             raise RunError(
                 f"another run writes, or has written, its results to {self.url}, or they were removed; this one stops. "
@@ -170,15 +167,7 @@ class OutputFolder(Storage):
 
     def _save(self, name: str, content: bytes) -> None:
         self.check_owner()
-        write_late(self, name, content)
+        self.write(name, content)
 
     def _edited(self, name: str, error: Exception) -> StateError:
         return StateError(f"{self.where(name)} is missing or was edited ({error}); start again with --overwrite.")
-
-
-def write_late(storage: Storage, name: str, content: bytes) -> None:
-    """Write a file of a job that has begun; an error says that what was done is kept."""
-    try:
-        storage.write(name, content)
-    except InputError as error:
-        raise RunError(f"{error} {HINT}") from error

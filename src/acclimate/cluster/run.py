@@ -11,6 +11,8 @@ after this one was killed.
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,18 +27,23 @@ from acclimate.classify.run import Checkpoint, job_identity
 from acclimate.classify.summary import Summary
 from acclimate.cluster.adapting import ClusterJob
 from acclimate.cluster.cluster_options import ClusterOptions
+from acclimate.cluster.connection import connect, send_plugins
 from acclimate.cluster.encoding import EncoderSetup, start_encoding
-from acclimate.cluster.machines import MachineLostError, MachineWatch
-from acclimate.cluster.output_folder import CHECKPOINT, OutputFolder, write_late
-from acclimate.cluster.rounds import FirstPass
-from acclimate.cluster.second_pass import answer_again
-from acclimate.cluster.storage import StorageError, storage_of
+from acclimate.cluster.filesystem import StorageError, storage_of
+from acclimate.cluster.machines import MachineLostError, MachineWatch, check_access
+from acclimate.cluster.output_folder import CHECKPOINT, OutputFolder
+from acclimate.cluster.passes import FirstPass, answer_again
+from acclimate.encoders.loading import absolute_model
 from acclimate.errors import AcclimateError, InputError, RunError, StateError, count
 from acclimate.images.opening import URL
 from acclimate.methods import duplicate, state_to_bytes
 from acclimate.methods.gates import NearDuplicates
 from acclimate.sources.source import Sample
 
+STAGES = {"first pass": "classifying", "second pass": "second pass"}  # stage of a run -> its name on the terminal
+# Shows progress: stage, images done since the last call, their total, and more images that an earlier run had done.
+Show = Callable[[str, int, int, int], None]
+Stop = Callable[[], bool]
 MAX_FAILURES = 3  # a job gives up after so many failures without progress
 
 
@@ -157,11 +164,7 @@ class ClusterRun:
             if summary is None:
                 return False
             self.summary = summary
-        self.out.check_owner()
-        if self.state is not None:
-            storage, name = storage_of(self.state)
-            write_late(storage, name, state_to_bytes(self.classifier.adapter, self.classifier.notes))
-        self.out.write_complete(self._identity, self.summary, self._about)
+        self._retrying(self._finish, done)
         return True
 
     def _open(self, resume: bool, overwrite: bool) -> Checkpoint | None:
@@ -204,12 +207,12 @@ class ClusterRun:
             try:
                 return work(self._done)
             except (RayError, MachineLostError, StorageError) as error:
-                if isinstance(error, RayTaskError) and isinstance(error.cause, AcclimateError):
-                    raise error.cause from None
-                failure = error
+                failure = error.cause if isinstance(error, RayTaskError) else error
+                if isinstance(failure, AcclimateError) and not isinstance(failure, StorageError):
+                    raise failure from None
             failures = 1 if self._done.position > before else failures + 1
             if failures > MAX_FAILURES:
-                why = str(getattr(failure, "cause", None) or failure).strip().splitlines() or [type(failure).__name__]
+                why = str(failure).strip().splitlines() or [type(failure).__name__]
                 raise RunError(
                     f"the job failed {failures} times at the same place, the last time with: {why[-1].rstrip('.')}. "
                     "Look at the logs of Ray; then pass --resume to go on."
@@ -253,6 +256,14 @@ class ClusterRun:
         except StateError:
             self.out.check_owner()  # another run that is complete has removed the features
             raise
+
+    def _finish(self, done: Checkpoint) -> None:
+        """Write the state, and mark the results as complete."""
+        self.out.check_owner()
+        if self.state is not None:
+            storage, name = storage_of(self.state)
+            storage.write(name, state_to_bytes(self.classifier.adapter, self.classifier.notes))
+        self.out.write_complete(self._identity, self.summary, self._about)
 
     def _show(self, stage: str, images: int) -> None:
         self.progress(images, len(self.samples), stage)
@@ -316,3 +327,47 @@ def _digest(options: Any) -> str:
     """Identify options in every process; functions by their names."""
     text = json.dumps(options, sort_keys=True, default=lambda value: getattr(value, "__qualname__", str(type(value))))
     return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+
+
+def classify_on_cluster(
+    options: ClusterOptions,
+    samples: Sequence[Sample],
+    out: OutputFolder,
+    open_classifier: Callable[[ClusterOptions], Classifier],
+    running: Callable[[Classifier, str], AbstractContextManager[tuple[Show, Stop]]],
+) -> tuple[ClusterRun, bool]:
+    """Classify images on a cluster as the options say.
+
+    Args:
+        options: the options, after `check`.
+        samples: the images, in order.
+        out: the folder of the results.
+        open_classifier: returns the classifier for the options of this process, which encodes the labels alone.
+        running: returns the context of the run, given the classifier and the size of the cluster in words: functions
+            that show progress, and that return True to stop.
+
+    Returns:
+        The run, and False if it was stopped.
+    """
+    shown: dict[str, int] = {}  # stage -> images that its bar shows
+
+    def progress(done: int, total: int, stage: str) -> None:
+        before = shown.get(stage, 0)
+        earlier = max(0, min(run.kept, done) - before) if stage == "first pass" else 0
+        show(STAGES[stage], done - before - earlier, total, earlier)
+        shown[stage] = done
+
+    options = replace(options, model=absolute_model(options.model))
+    with connect(options.address, log_to_driver=options.ray_progress) as there:
+        options, workers = options.fit_to(there)
+        if len(there.nodes) > 1:
+            check_access(out, samples[0])
+        classifier = open_classifier(options.for_driver())
+        options.load_state(classifier)
+        options.set_up(classifier)
+        send_plugins()
+        size = f"{count(len(there.nodes), 'node')}, {count(workers[1], 'encoder')}"
+        with running(classifier, size) as (show, stop):
+            run = ClusterRun(options, classifier, samples, workers, progress, stop)
+            progress(0, len(samples), "first pass")
+            return run, run.run(options.resume, options.overwrite)

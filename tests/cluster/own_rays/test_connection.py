@@ -104,8 +104,8 @@ def test_a_ray_that_others_could_reach_is_not_started(monkeypatch):
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("ray://10.0.0.1:10001", "Ray client.*ray job submit"),
-        ("https://10.0.0.1:8265", "dashboard.*ray job submit"),
+        ("ray://10.0.0.1:10001", "is not an address.*Ray client.*ray job submit"),
+        ("https://10.0.0.1:8265", "is not an address.*dashboard.*ray job submit"),
         ("10.0.0.1", "is not an address; give auto or HOST:PORT"),
         ("10.0.0.1:x", "is not an address"),
         (":6379", "is not an address"),

@@ -60,7 +60,7 @@ def elsewhere(request, tmp_path):
 
 
 def forget_filesystems():
-    from acclimate.cluster import storage
+    from acclimate.cluster import filesystem
 
-    storage._open.cache_clear()
-    storage._opened.cache_clear()
+    filesystem._open.cache_clear()
+    filesystem._opened.cache_clear()

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from acclimate.cluster.storage import Storage
+from acclimate.cluster.filesystem import Storage
 from acclimate.methods import load_state, state_to_bytes
 from small_images import encoded
 

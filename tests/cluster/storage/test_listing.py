@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import remote_disk
+from acclimate.cluster.filesystem import Storage
 from acclimate.cluster.listing import list_images
-from acclimate.cluster.storage import Storage
 from acclimate.errors import InputError
 from acclimate.sources import open_source
 from small_images import draw, encoded, labels, names, shade, write_tar

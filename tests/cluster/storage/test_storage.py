@@ -11,8 +11,8 @@ from urllib.request import urlopen
 import pytest
 from fsspec.registry import known_implementations
 
-from acclimate.cluster import storage as storage_module
-from acclimate.cluster.storage import Storage, read_object, storage_of
+from acclimate.cluster import filesystem
+from acclimate.cluster.filesystem import Storage, read_object, storage_of
 from acclimate.errors import InputError, MissingExtraError
 from waiting import wait_until
 
@@ -81,7 +81,7 @@ def test_a_file_whose_connection_was_lost_is_opened_again(remote):
     storage.write("shard.tar", b"0123456789")
     url = storage.where("shard.tar")
     assert read_object(url, 0, 1) == b"0"
-    storage_module._opened(url).close()
+    filesystem._opened(url).close()
     assert read_object(url, 1, 1) == b"1"
 
 
@@ -112,7 +112,7 @@ def test_another_process_opens_it_for_itself(remote):
 def test_a_killed_writer_leaves_the_old_file(remote, tmp_path):
     storage = Storage(f"{remote}/results")
     storage.write("part.bin", b"old")
-    code = f"import remote_disk; from acclimate.cluster.storage import Storage; Storage({storage.url!r})"
+    code = f"import remote_disk; from acclimate.cluster.filesystem import Storage; Storage({storage.url!r})"
     with child(f"{code}.write('part.bin', b'new' * 100)", REMOTE_DISK_STALL="1") as process:
         assert process.stdout.readline() == "half\n"
         process.kill()
@@ -125,7 +125,7 @@ def test_a_killed_writer_leaves_the_old_file(remote, tmp_path):
 def test_a_killed_writer_leaves_the_old_object(s3, s3_url):
     storage = Storage(f"{s3}/killed")
     storage.write("part.bin", b"old")
-    code = f"from acclimate.cluster.storage import Storage; Storage({storage.url!r})"
+    code = f"from acclimate.cluster.filesystem import Storage; Storage({storage.url!r})"
     with child(f"{code}.write('part.bin', bytes(300 * 2**20))") as process:
         wait_until(lambda: b"<UploadId>" in urlopen(f"{s3_url}/bucket?uploads").read())
         process.kill()

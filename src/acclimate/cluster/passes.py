@@ -1,4 +1,4 @@
-"""The first pass over a stream: encode, adapt, exchange, write, round by round.
+"""The two passes over a stream. The first: encode, adapt, exchange, write, round by round.
 
 A round is `shards` blocks. All of them start from the state at the end of the round before, and their states become
 one. With one block per round, this is what one machine does. The driver sees neither images nor features nor rows: it
@@ -7,23 +7,39 @@ way, so what follows depends on the checkpoint alone, and not on the tasks befor
 
 Memory is bounded, whatever is slowest: two rounds of encoded blocks are asked for ahead, Ray Data stops encoding when
 its share of the object store is full, two rounds are adapted to at a time, and few blocks wait to be written.
+
+The second pass answers all images once more, from everything that was learnt. A method may look at the whole stream
+again, so this is done in one place, the driver. It collects the features in one local file, in half precision: 1 KB per
+image at 512 dimensions. Rows are written by tasks. Writing a block again gives the same file, so a pass that was
+stopped or killed begins anew.
 """
 
 from collections import deque
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
+import numpy as np
 import ray
 
+from acclimate.classify.outputs import FeatureFile
 from acclimate.classify.run import Checkpoint
-from acclimate.cluster.adapting import ClusterJob, LearntState, adapt_task, merged, write_task
+from acclimate.classify.summary import Summary
+from acclimate.cluster.adapting import ClusterJob, LearntState, adapt_task, again_task, merged, write_task
 from acclimate.cluster.machines import POLL_S, MachineWatch
+from acclimate.methods import Adapter
+from acclimate.predict import second_answers
+from acclimate.reading.walk import read_ahead
 
 CONCURRENT_ROUNDS = 2
 CONCURRENT_WRITES = 16  # blocks that are being written or wait for it, beside those of these rounds
+FETCH_THREADS = 8  # threads that fetch features for the second pass
 
 
 class StopRequest(Exception):  # noqa: N818 (it is not an error)
@@ -159,3 +175,51 @@ class FirstPass:
                 raise StopRequest
             self.machines.check()
         self.machines.progress()
+
+
+def answer_again(
+    job: ClusterJob,
+    adapter: Adapter,
+    shape: tuple[int, ...],
+    blocks: int,
+    progress: Callable[[int], None],
+    stop: Callable[[], bool],
+) -> Summary | None:
+    """Write all rows again.
+
+    Args:
+        job: the settings of all tasks.
+        adapter: the adapter after the first pass.
+        shape: shape of the features of an image.
+        blocks: number of blocks of the stream.
+        progress: called with the number of images that are done.
+        stop: returns True to stop.
+
+    Returns:
+        The sums over the rows, or None if it was stopped.
+    """
+    summary = Summary(passes=2)
+    with TemporaryDirectory(prefix="acclimate-") as folder:
+        features = FeatureFile(Path(folder, "features"), shape)
+        features.open()
+        counts = []
+        read = partial(job.out.read_features, shape=shape)
+        for rows in read_ahead(read, range(blocks), FETCH_THREADS, 2 * FETCH_THREADS):
+            if stop():
+                return None
+            features.write(rows)
+            counts.append(len(rows))
+        answers = second_answers(adapter, features.read(), job.top_k)
+        shared = ray.put(job)
+        writes = deque[Any]()
+        for number, count in enumerate(counts):
+            found = list(islice(answers, count))
+            classes = np.array([each for each, _ in found])
+            scores = np.array([each for _, each in found])
+            writes.append(again_task.remote(shared, number, classes, scores))
+            while writes and (len(writes) > CONCURRENT_WRITES or number + 1 == blocks):
+                if stop():
+                    return None
+                summary.update(ray.get(writes.popleft()))
+                progress(summary.images)
+    return summary

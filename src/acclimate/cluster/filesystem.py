@@ -13,9 +13,10 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
-from acclimate.errors import InputError, MissingExtraError, install_command, reason
+from acclimate.errors import InputError, MissingExtraError, RunError, install_command, reason
 from acclimate.files import MAX_SNAPSHOT, write_atomically
 from acclimate.images.opening import MAX_BYTES, URL
+from acclimate.sources.source import Kind
 
 STORES = ("s3", "gcs", "abfs")  # pyarrow's names of object stores, where a file appears when it is complete
 LOCAL = ("file", "local")
@@ -34,7 +35,7 @@ HINTS = {
 }
 
 
-class StorageError(OSError):
+class StorageError(RunError, OSError):
     """A file system that refused, with a reason and a hint."""
 
 
@@ -81,14 +82,10 @@ class Storage:
         """Write a file and the folders above it; a writer that is killed leaves the old file, or the new one.
 
         Raises:
-            InputError: it cannot be written.
+            StorageError: it cannot be written.
         """
-        url = self.where(name)
-        try:
-            with explained("write", url):
-                _write(url, content)
-        except OSError as error:
-            raise InputError(f"{error}.") from error
+        with explained("write", self.where(name)):
+            _write(self.where(name), content)
 
     def names(self, folder: str = "") -> list[str]:
         """Return the names of the files directly in a folder, sorted; none if there is no such folder."""
@@ -113,7 +110,10 @@ class Storage:
             InputError: nothing can be written here.
             MissingExtraError: the scheme needs a package that is not installed.
         """
-        self.write(PROBE, b"acclimate tries whether it can write here\n")
+        try:
+            self.write(PROBE, b"acclimate tries whether it can write here\n")
+        except OSError as error:
+            raise InputError(f"{error}") from error
         with suppress(OSError):  # some may write to a store, but not remove
             self.remove(PROBE)
 
@@ -168,14 +168,15 @@ def open_object(url: str) -> Any:
 _opened = lru_cache(MAX_OPEN_FILES)(open_object)  # parts of tar files are read one by one
 
 
-def kind(url: str) -> Any:
+def kind(url: str) -> Kind | None:
     """Return the kind of what is there: "file", "folder", "other", or None if there is nothing."""
     from pyarrow.fs import FileType
 
     with explained("look at", url):
         filesystem, path = locate(url)
         found = filesystem.get_file_info(path).type
-    return {FileType.File: "file", FileType.Directory: "folder", FileType.NotFound: None}.get(found, "other")
+    names: dict[Any, Kind | None] = {FileType.File: "file", FileType.Directory: "folder", FileType.NotFound: None}
+    return names.get(found, "other")
 
 
 def list_files(folder: str, recursive: bool) -> list[str]:
@@ -192,21 +193,17 @@ def list_files(folder: str, recursive: bool) -> list[str]:
 def _write(url: str, content: bytes) -> None:
     filesystem, path = locate(url)
     folder, _, name = path.rpartition("/")
+    target = path
     if filesystem.type_name not in STORES:
         filesystem.create_dir(folder, recursive=True)
+        target = f"{folder}/.{name}.{secrets.token_hex(4)}.tmp"
     if is_local(url):
         write_atomically(path, content)
-    elif filesystem.type_name in STORES:
-        _put(filesystem, path, content)
-    else:
-        temporary = f"{folder}/.{name}.{secrets.token_hex(4)}.tmp"
-        _put(filesystem, temporary, content)
-        filesystem.move(temporary, path)
-
-
-def _put(filesystem: Any, path: str, content: bytes) -> None:
-    with filesystem.open_output_stream(path) as file:
+        return
+    with filesystem.open_output_stream(target) as file:
         file.write(content)
+    if target != path:
+        filesystem.move(target, path)
 
 
 def is_local(url: str) -> bool:
@@ -312,4 +309,4 @@ def explained(verb: str, url: str) -> Iterator[None]:
         why = " ".join((reason(error) if isinstance(error, OSError) else f"{error}" or type(error).__name__).split())
         hints = LOCAL_HINTS if is_local(url) else HINTS
         hint = next((hint for pattern, hint in hints.items() if re.search(pattern, why.lower())), "")
-        raise StorageError(f"cannot {verb} {url}: {why.rstrip('.')}{hint and f'; {hint}'}") from error
+        raise StorageError(f"cannot {verb} {url}: {why.rstrip('.')}{hint and f'; {hint}'}.") from error
