@@ -7,6 +7,7 @@ from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import inf
 from threading import Condition, Thread
 from time import monotonic, perf_counter
 from typing import Any, NamedTuple
@@ -22,17 +23,18 @@ from acclimate.serve.decoding import Decoder, DecodeTask, portable
 from acclimate.serve.http_errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.prometheus import Metrics
-from acclimate.serve.queues import FairQueue, leaves_enough
+from acclimate.serve.queues import FairQueue
 from acclimate.views import Kind
 
 TOTAL_QUEUE_FACTOR = 4  # total queue capacity = factor * capacity per client
 READY_BATCHES = 2  # batches of prepared images that may wait for the encoder; their clients pause when they do
 MIN_CLIENT_IMAGES = 4  # images that a client may always have in the queue
 TARGET_BATCH_S = 0.25  # batch sizes are chosen to take this long
-RETRY_S = 1  # Retry-After of a refused client
 CHEAP_S = 1.0  # processor time after which an image counts as large
 CHEAP_VIEW_S = 0.02  # additional processor time for each view
-HALF_LIFE_S = 10.0  # time after which half of the decoder time that a client has used is forgotten
+SLACK_S = 1.0  # decoder time that a client may have used in addition to that of the one that has used the least
+HALF_LIFE_S = 30.0  # decoder time of all clients after which half of that of a client is forgotten
+MIN_USED_S = 0.001  # decoder time of a client that is forgotten at once
 
 
 class Encoded(NamedTuple):
@@ -50,7 +52,6 @@ class _Request:
     rows: list[Any]  # the features of each image, once it is encoded
     thumbnails: list[bytes]
     left: int  # images that are not encoded yet, counting views
-    pixels: int = 0  # sum over its images so far
     future: Future[Encoded] = field(default_factory=Future)
 
     def fail(self, error: Exception) -> None:
@@ -75,11 +76,12 @@ def count(images: Iterable[_Image]) -> int:
 class DecodeQueue:
     """Images that wait for a decoder, and the choice of the next one. Its user holds a lock.
 
-    The next image is that of the client that has the fewest images at the decoders and, among those, has used the least
-    decoder time recently. No client has all decoders. An image is cheap until its header, or the time that it takes,
-    shows that it is large; then it waits again, for one of the places of large images. These leave one decoder free for
-    cheap ones, and have no more pixels together than the largest image. Cheap images have half as many together, so
-    that the memory of all decoders is bounded.
+    Clients take turns: first those with the fewest images at the decoders and, among them, those that have not recently
+    used more decoder time than others. No client has all decoders.
+
+    An image is cheap until its header, or the time that it takes, shows that it is large; then it waits again, for one
+    of the places of large images. These leave one decoder free for cheap ones, and have no more pixels together than
+    the largest image. Cheap images have half as many together, so that the memory of all decoders is bounded.
 
     Args:
         workers: number of decoders.
@@ -93,7 +95,6 @@ class DecodeQueue:
         self._waiting: dict[tuple[str, bool], deque[_Image]] = {}  # by client; True for large images
         self.decoding: dict[_Image, float] = {}  # images at the decoders, and when they were taken
         self._used: dict[str, float] = {}  # recent decoder time by client, in seconds
-        self._halved = monotonic()
 
     def put(self, image: _Image) -> None:
         """Add an image, whose cost may be unknown."""
@@ -104,30 +105,26 @@ class DecodeQueue:
         running = Counter(image.request.client for image in self.decoding)
         large = [image.cost for image in self.decoding if image.cost > self.cheap_pixels]
         room = self._pixels - sum(large) if len(large) < self._places else 0
-        for client, is_large in sorted(
-            self._waiting, key=lambda key: (running[key[0]], self._used.get(key[0], 0.0), not key[1])
-        ):
-            images = self._waiting[client, is_large]
-            if is_large and images[0].cost > room:
+        fair = SLACK_S + min((self._used.get(client, 0.0) for client, _ in self._waiting), default=0.0)
+        for key in sorted(self._waiting, key=lambda key: (running[key[0]], self._used.get(key[0], 0.0) > fair)):
+            images = self._waiting[key]
+            if images[0].cost > self.cheap_pixels and images[0].cost > room:
                 room = 0  # no other large image overtakes it
-                continue
-            if running[client] >= self._places:
-                return None
-            image = images.popleft()
-            if not images:
-                del self._waiting[client, is_large]
-            self.decoding[image] = monotonic()
-            return image
+            elif running[key[0]] < self._places:
+                image = images.popleft()
+                del self._waiting[key]
+                if images:
+                    self._waiting[key] = images  # moves to the end: the others are next
+                self.decoding[image] = monotonic()
+                return image
         return None
 
     def end(self, image: _Image) -> None:
         """Note that an image has left its decoder."""
-        now = monotonic()
-        client = image.request.client
-        self._used[client] = self._used.get(client, 0.0) + now - self.decoding.pop(image)
-        if now > self._halved + HALF_LIFE_S:
-            self._used = {client: used / 2 for client, used in self._used.items() if used > 0.001}
-            self._halved = now
+        took = monotonic() - self.decoding.pop(image)
+        left = 0.5 ** (took / HALF_LIFE_S)
+        self._used = {client: used * left for client, used in self._used.items() if used > MIN_USED_S}
+        self._used[image.request.client] = self._used.get(image.request.client, 0.0) + took
 
     def drop(self, request: _Request) -> None:
         """Remove the waiting images of a request."""
@@ -163,7 +160,6 @@ class Batcher:
         self._size = limits.batch  # images per batch, counting views
         self._closed = False
         self.preparer = lru_cache(None)(lambda views, kind: Preparer(encoder, views, kind=kind))
-        self._portable = lru_cache(None)(portable)
         self._thread = Thread(target=self._run, name="acclimate-encode", daemon=True)
         self._thread.start()
 
@@ -202,7 +198,11 @@ class Batcher:
         with self._change:
             if self._closed:
                 raise BusyError("the service is shutting down; try again in a moment.")
-            self._check_room(request)
+            mine = sum(each.left for each in self._requests if each.client == client)
+            room = TOTAL_QUEUE_FACTOR * self.limits.queue - self.waiting - request.left
+            if mine + request.left > min(self.limits.queue, max(room, MIN_CLIENT_IMAGES)):
+                why = f"{self.waiting} images are already waiting, {mine} of them yours"
+                raise BusyError(f"{why}; try again in a moment.", 1)
             self._requests.add(request)
             for position, content in enumerate(images):
                 self._received.put(_Image(request, position, content, start + position))
@@ -210,36 +210,22 @@ class Batcher:
         request.future.add_done_callback(lambda _: self._forget(request))
         return request.future
 
-    def _check_room(self, request: _Request) -> None:
-        """Refuse a request if its client or all clients together have too many images in the queue."""
-        mine = sum(each.left for each in self._requests if each.client == request.client)
-        total = self.waiting
-        most = self.limits.queue
-        whose = f"{mine} images of yours" if mine + request.left > most else f"{total} images"
-        room = TOTAL_QUEUE_FACTOR * most
-        enough = leaves_enough(mine + request.left, total + request.left, room, MIN_CLIENT_IMAGES)
-        if mine + request.left > most or not enough:
-            raise BusyError(f"{whose} are already waiting; try again in {RETRY_S} s.", RETRY_S)
-
     def warm_up(self) -> None:
-        """Start a decoder in the background, before there is an image."""
-        decoder = self._idle.pop()
-        self._pool.submit(decoder.start).add_done_callback(lambda _: self._idle.append(decoder))
+        """Start a decoder before there is an image."""
+        self._decoders[-1].start()
 
     def close(self) -> None:
         """Accept no more images, and return when all accepted ones are encoded, or at the latest when they time out."""
-        latest = monotonic() + self.limits.timeout_s
         with self._change:
             self._closed = True
             self._change.notify_all()
             self._change.wait_for(lambda: not self._requests, self.limits.timeout_s)
-            late = list(self._requests)
-        for request in late:
+        for request in tuple(self._requests):
             request.fail(TimeoutError())
         for decoder in self._decoders:
             decoder.close()
         self._pool.shutdown()
-        self._thread.join(max(0.0, latest - monotonic()))
+        self._thread.join(self.limits.timeout_s)
 
     def _forget(self, request: _Request) -> None:
         """Remove what is left of a request that was answered or cancelled."""
@@ -286,21 +272,14 @@ class Batcher:
         large = image.cost > self._received.cheap_pixels
         task = DecodeTask(
             image.content,
-            self._portable(prepare),
+            portable(prepare),
             image.index,
             self.limits.thumbnail if request.thumbnails else 0,
             most=self.limits.pixels if large else self._received.cheap_pixels,
-            seconds=self.limits.decode_s
-            if large
-            else min(self.limits.decode_s, CHEAP_S + CHEAP_VIEW_S * prepare.views),
+            seconds=min(self.limits.decode_s, inf if large else CHEAP_S + CHEAP_VIEW_S * prepare.views),
         )
         cost, pixels, picture = decoder.decode(task)
-        with self._change:
-            request.pixels += cost - image.cost
-            image.cost = cost
-            if request.pixels > self.limits.request_pixels:
-                most = f"{self.limits.request_pixels / 1e6:.3g} million pixels"
-                raise ImageError(f"is one too many: the request has more than {most}; send fewer images at once")
+        image.cost = cost
         if pixels is None:
             return False
         image.content = prepare(image.index, Image.fromarray(pixels)) if task.prepare is None else list(pixels)
@@ -340,9 +319,10 @@ class Batcher:
         for image in batch:
             request = image.request
             views = request.prepare.views
-            request.rows[image.position] = features[:views] if views > 1 else features[0]
+            request.rows[image.position] = features[:views]
             features = features[views:]
             request.left -= views
             if not request.left:
+                rows = np.stack(request.rows) if views > 1 else np.concatenate(request.rows)
                 with suppress(InvalidStateError):  # the request was cancelled
-                    request.future.set_result(Encoded(np.stack(request.rows), tuple(request.thumbnails)))
+                    request.future.set_result(Encoded(rows, tuple(request.thumbnails)))

@@ -37,7 +37,6 @@ BASE_MEMORY_BYTES = 192 * 2**20  # memory limit beside the pixels: the file itse
 TIME_IS_UP = getattr(signal, "SIGPROF", 0)  # ends a process that has worked too long, where there is such a signal
 WALL_TIME_FACTOR = 4  # wall time limit = factor * processor time limit, as the machine may be busy
 MAX_MESSAGE_BYTES = 2**16  # largest answer without pixels
-CRASHED = "cannot be read: its decoder crashed or ran out of memory"
 STARTING = Lock()  # held while a process starts: `no_main` is not made for threads
 CONTEXT: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
 
@@ -88,7 +87,6 @@ class Decoder:
         self._pixels = pixels
         self._connection: Any = None
         self._process: Any = None
-        self._closed = False
         atexit.register(self.close)  # runs before multiprocessing waits for its children
 
     def decode(self, task: DecodeTask) -> tuple[int, HostArray | None, bytes]:
@@ -116,7 +114,8 @@ class Decoder:
             late = monotonic() >= began + task.seconds
             if late and task.most < self._pixels:
                 return self._pixels, None, b""
-            raise ImageError(f"took longer than {task.seconds:g} s to decode" if late else CRASHED) from None
+            crashed = "cannot be read: its decoder crashed or ran out of memory"
+            raise ImageError(f"took longer than {task.seconds:g} s to decode" if late else crashed) from None
         finally:
             timer.cancel()
             timer.join()
@@ -132,8 +131,6 @@ class Decoder:
         try:
             self._connection, theirs = CONTEXT.Pipe()
             with theirs, STARTING, no_main():
-                if self._closed:
-                    raise EOFError("the service is shutting down")
                 process = CONTEXT.Process(target=work, args=(theirs, self._pixels), daemon=True)
                 process.start()
                 self._process = process
@@ -143,10 +140,8 @@ class Decoder:
     def close(self) -> None:
         """End the process at once, whatever it does; a thread that waits for its answer gets an ImageError."""
         atexit.unregister(self.close)
-        with STARTING:
-            self._closed = True
-            if self._process is not None:
-                self._process.kill()
+        with suppress(AttributeError):  # there is none
+            self._process.kill()
 
     def _end(self) -> None:
         """Stop the process, if there is one."""

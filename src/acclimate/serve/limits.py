@@ -77,11 +77,6 @@ class Limits(BaseModel):
             raise InputError(f"a queue of {self.queue} cannot hold a request of {self.images} images; raise `queue`.")
 
     @property
-    def request_pixels(self) -> int:
-        """Pixels of all images of a request."""
-        return 8 * self.pixels
-
-    @property
     def commas(self) -> int:
         """Commas in the JSON of a request: some for each item that it may have."""
         return 1000 + 10 * (self.labels + self.prompts + self.images)
