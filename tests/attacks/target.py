@@ -22,7 +22,7 @@ from attacks.bodies import images_of
 from attacks.files import photo
 
 LABELS = ("cat", "dog", "horse", "house", "guitar", "person", "elephant")
-TOKENS = {"alice": "*=manage", "mallory": "mallory*=manage", "nobody": ""}
+TOKENS = {"alice": "*=manage", **dict.fromkeys(("mallory", "mallory-2", "mallory-3"), "mallory*=manage"), "nobody": ""}
 SECRET = "0123456789abcdef-"
 TIMEOUT_S = 120.0
 FATAL_MB = 3000.0

@@ -160,6 +160,28 @@ def test_tiny_large_images(attack):
 
 
 @pytest.mark.long_attack
+def test_large_images(attack):
+    """Three clients that send large images without pause."""
+    images = [
+        files.flat(8000, 5000, "JPEG", progressive=True),
+        files.png(6000, 6000, bytes(36_011_250), colour=0, interlaced=1),
+    ]
+    images = [images[0], images[0], images[1]]
+    clients = ("mallory", "mallory-2", "mallory-3")
+    over = time.monotonic() + 15
+
+    def send(number):
+        sent = []
+        while time.monotonic() < over:
+            sent.append(service.classify("mallory", images[number % 3], token=clients[number % 3]))
+        return sent
+
+    with attack.on_service() as service:
+        answers = [answer for each in parallel(send, range(12)) for answer in each]
+    attack.check(answers, ANSWERED)
+
+
+@pytest.mark.long_attack
 def test_backlog(attack):
     """A backlog of honest images."""
     with attack.on_service() as service:

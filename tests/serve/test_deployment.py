@@ -47,6 +47,17 @@ def proxied():
     return re.findall(r"^ +server (\S+) max_fails=0;$", text, re.MULTILINE), int(port)
 
 
+def test_the_proxy_waits_and_takes_as_long_and_as_much_as_the_services():
+    text = (DEPLOY / "nginx.conf").read_text()
+    limits = Limits()
+    (kept,) = re.findall(r"^ {8}keepalive_timeout (\d+)s;.* services", text, re.MULTILINE)
+    (answer,) = re.findall(r"proxy_read_timeout (\d+)s;", text)
+    (body,) = re.findall(r"client_max_body_size (\d+)m;", text)
+    assert int(kept) < limits.keep_alive_s  # a connection that the service closes meanwhile would lose a request
+    assert int(answer) > limits.timeout_s
+    assert int(body) * 2**20 == limits.body_bytes
+
+
 def image_settings():
     """Return the port and the folder of secrets that the image has."""
     image = (ROOT / "Dockerfile").read_text()
