@@ -86,7 +86,7 @@ def serve(
     from acclimate.serve.settings import load_settings
 
     given["streams"] = {name: given.pop(name) for name in STREAM_OPTIONS if name in given}
-    settings = load_settings(config, given, (*STREAM_OPTIONS, *OTHER_OPTIONS, "set"))
+    settings = load_settings(config, given, (*STREAM_OPTIONS, "print_config", "set"))
     for path in settings.plugin:
         load_plugin(Path(path))
     settings.streams.settings.update(arguments.parse_settings(settings.streams.method, setting))

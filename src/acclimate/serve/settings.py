@@ -109,7 +109,7 @@ def load_settings(config: Path | None, given: Mapping[str, Any], options: Iterab
     Args:
         config: a TOML file with settings; None for none.
         given: settings that come before environment variables and the file.
-        options: names of environment variables besides those of settings, without the prefix.
+        options: names of other environment variables that are allowed, without the prefix and in small letters.
 
     Raises:
         InputError: a setting is unknown or cannot be used, or the file cannot be read.
