@@ -162,7 +162,7 @@ def test_a_batch_that_fails_to_be_learnt_is_not_in_the_file(start, after_a_kill,
     def fail(*arguments, **options):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(stream.target._memory.adapter, "respond", fail)
+    monkeypatch.setattr(stream.learner.adapter, "respond", fail)
     with pytest.raises(MemoryError):
         stream.classify(images[5:7])
     monkeypatch.undo()
@@ -176,7 +176,7 @@ def test_a_batch_that_fails_half_way_is_not_learnt_at_all(start, after_a_kill, i
     stream = start().create("shop", LABELS, skip_duplicates=False, method="dota", settings={"refresh": 4})
     stream.classify(images[:6])
     state = stream.state_bytes()
-    adapter = stream.target._memory.adapter
+    adapter = stream.learner.adapter
     settle = adapter.settle
 
     def settle_once():

@@ -271,7 +271,7 @@ def test_a_stream_of_one_client_learns_as_without_a_guard_bit_for_bit(start, met
         answers = show(stream, range(280), "camera")
         assert not any(each.refused for each in answers)
     assert guarded.learnt() == plain.learnt()
-    dumps = [stream.target._memory.adapter.dump() for stream in (guarded, plain)]
+    dumps = [stream.learner.adapter.dump() for stream in (guarded, plain)]
     assert all(np.array_equal(values, dumps[1][name]) for name, values in dumps[0].items())
 
 
@@ -285,7 +285,7 @@ def test_after_a_flood_an_honest_client_teaches_every_method(start, method):
     assert stream.describe()["samples_seen"] == before + 40
     assert stream.learnt()["clients"]["alice"] > 0
     flood = show(stream, [*range(80)] * 3, "mallory")
-    if set(stream.target._memory.adapter.parts) - {"corrections", "positive", "negative", "memory"}:
+    if set(stream.learner.adapter.parts) - {"corrections", "positive", "negative", "memory"}:
         assert sum(bool(each.refused) for each in flood) == stream.describe()["refusals"] > 150
     else:
         assert not any(each.refused for each in flood)
@@ -361,7 +361,7 @@ def test_replay_after_a_kill_gives_the_same_state_and_the_same_guard(start, tmp_
         copy = start(f"copy{turn}").get("shop")
         assert copy.state_bytes() == stream.state_bytes()
         assert (copy.caches(), copy.learnt()) == (stream.caches(), stream.learnt())
-        assert copy.target._guard._taught == stream.target._guard._taught
+        assert copy.learner.guard._taught == stream.learner.guard._taught
     for client in ("mallory", "alice", "carol"):
         rows = range(200, 240)
         assert [each.refused is None for each in show(copy, rows, client)] == [

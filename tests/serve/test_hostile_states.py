@@ -78,7 +78,7 @@ def test_memory_and_disk_agree_after_an_upload(start, after_a_kill, images, meth
     """A state merged of streams that both counted from 0 where it can be merged, so that entries share ids."""
     setup = {"method": method, "skip_duplicates": False}
     stream = start().create("shop", LABELS, **setup)
-    head = stream.target._memory.adapter.head
+    head = stream.learner.adapter.head
     rng = np.random.default_rng(0)
     shards = [create(method, head, origin=origin) for origin in ("yard", "road")]
     for shard in shards:

@@ -167,8 +167,8 @@ def test_a_change_that_has_begun_ends_before_the_next_although_nobody_waits(stre
     stream.classify(images[:4])
     began = Event()
     gate = Event()
-    change = stream.target._change
-    monkeypatch.setattr(stream.target, "_change", lambda event: began.set() or (gate.wait(60) and change(event)))
+    change = stream.learner._change
+    monkeypatch.setattr(stream.learner, "_change", lambda *each: began.set() or (gate.wait(60) and change(*each)))
     freezing = stream.soon("set_frozen", True)
     assert began.wait(60)
     freezing.cancel()
@@ -317,7 +317,7 @@ def test_thumbnails_are_kept_of_cached_entries_if_asked_for(streams, cached, ima
     kept.classify(images, client="camera")
     assert all(each["thumbnail"][:2] == b"\xff\xd8" and each["client"] == "camera" for each in kept.caches())
     kept.reset()
-    assert kept.target._memory.thumbnails == {}
+    assert kept.learner.thumbnails == {}
 
 
 def test_methods_without_state_need_no_guard(streams, images):
