@@ -9,8 +9,8 @@ import time
 import pytest
 
 from acclimate import __version__
-from acclimate.serve.security import TokenFile
 from acclimate.serve.logs import JsonLines
+from acclimate.serve.security import TokenFile
 
 NAMES = (
     "acclimate_images_total",

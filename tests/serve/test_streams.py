@@ -11,6 +11,7 @@ from acclimate import Classifier
 from acclimate.errors import ImageError, InputError, StateError
 from acclimate.prompts import head as head_module
 from acclimate.serve import storage
+from acclimate.serve import stream as stream_module
 from acclimate.serve.http_errors import BusyError, ExistsError, NotFoundError, StorageError, TooManyError, UnusableError
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
@@ -207,9 +208,13 @@ def test_a_delete_that_fails_leaves_the_stream_as_it_was(start, images, monkeypa
     streams = start()
     stream = streams.create("shop", LABELS, skip_duplicates=False)
     stream.classify(images[:5])
-    with monkeypatch.context() as longer:
-        longer.setattr(storage, "TEMPORARY", "." + "x" * 300)  # longer than a name may be
-        with pytest.raises(StorageError, match="could not be removed: File name too long"):
+
+    def fail(path):
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(stream_module, "remove_file", fail)
+        with pytest.raises(StorageError, match="could not be removed: Read-only file system"):
             streams.delete("shop")
     assert streams.get("shop") == stream
     assert stream.classify(images[5:7])[0].id == 5

@@ -1,11 +1,11 @@
 """A stream in memory: an adapter that learns, and who taught it; every change is an event in the stream's file."""
 
-import json
 from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from time import time
 from typing import Any
@@ -15,11 +15,10 @@ import numpy as np
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError, StateError, nearest
 from acclimate.evidence import Evidence, Head
-from acclimate.files import parse_snapshot
 from acclimate.methods import Adapter, Step, duplicate, state_from_bytes, state_to_bytes
 from acclimate.methods.cache import Cache
 from acclimate.methods.gates import Gate, NearDuplicates, Rejector
-from acclimate.methods.persist import MAX_ORIGINS, build_adapter
+from acclimate.methods.persist import MAX_ORIGINS
 from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import Prediction, Predictions, choose_samples, none_scores, refuse_none
 from acclimate.serve.batcher import Encoded
@@ -28,6 +27,8 @@ from acclimate.serve.http_errors import NotFoundError
 from acclimate.serve.limits import Limits
 from acclimate.serve.schemas import StreamSetup
 from acclimate.serve.storage import SUFFIX, Event, StreamFile, claim_folder, noticing_damage, summary_of
+
+NOTHING = np.empty(0, np.float32)  # features of an event that has none
 
 
 class Learner:
@@ -40,6 +41,7 @@ class Learner:
         guard: the guard of an earlier learner of this stream, which remembers what each client has taught.
 
     Attributes:
+        file: the stream's file.
         adapter: the learnt state.
         next_id: the id of the next sample.
         changes: samples learnt and other changes since the newest snapshot.
@@ -49,27 +51,28 @@ class Learner:
     """
 
     def __init__(self, file: StreamFile, limits: Limits, text: Any = None, guard: Guard | None = None) -> None:
-        self._file = file
+        self.file = file
         self._limits = limits
         self._text = text
         self.setup = StreamSetup(**file.about("stream")["setup"])
-        newest = file.snapshot()
-        notes = json.loads(newest["notes"])
-        self.adapter = adapter = self._adapter(newest)
+        self.adapter, notes = file.load(text=text)
+        adapter = self.adapter
         self._caches = [part for part in adapter.parts.values() if isinstance(part, Cache)]
         self.clients = dict.fromkeys(self._cached(), "")
         self.clients |= {int(i): client for i, client in notes.get("clients", {}).items()}
-        self.thumbnails = {int(i): b64decode(picture) for i, picture in notes.get("thumbnails", {}).items()}
+        self.thumbnails = {int(i): picture for i, picture in notes.get("thumbnails", {}).items()}
         self.taught = Counter(notes.get("taught", {}))
         self.taught[""] += adapter.samples_seen - self.taught.total()  # samples of an uploaded state
         self.next_id: int = max(adapter.next_id, notes.get("next_id", 0))
-        self._snapshot_time = newest["time"]
+        self._snapshot_time = notes["time"]
         self.changes = 0
-        for event in file.replay():
+        for event in file.replay(notes):
             self._apply(event)
         self._rejector: Rejector | None = None
         self._duplicates = NearDuplicates()
-        self._remember_features()
+        for about, features in reversed([*islice(file.samples(), self._duplicates.remembered)]):
+            batch = features[np.array(about["learnt"])]
+            self._duplicates(adapter.head.observe(batch), np.full(len(batch), True))
         self.guard = guard or self._make_guard()
 
     @property
@@ -105,13 +108,16 @@ class Learner:
         if not learnt.any():
             step = adapter.adapt(evidence, learn=False)
             return predict(step, refused=refused), step
-        event = self._event(encoded, learnt, client)
-        with self._file.transaction():
+        event = self._samples(encoded, learnt, client)
+        with self.file.transaction():
             step = self._apply(event, evidence)
-            found = predict(step, ids=np.where(learnt, _ids(event), -1), refused=refused)
-            self._file.add(event._replace(answers=[_answer(each, event) for each in found if each.id is not None]))
+            found = predict(step, ids=np.where(learnt, _ids(event.about), -1), refused=refused)
+            event.about["answers"] = [_answer(each, event.about) for each in found if each.id is not None]
+            self.file.add(event)
+            if self.snapshot_due:
+                self._add_snapshot(self.snapshot_due)
         if self.guard is not None:
-            self.guard.learnt(client, event.samples)
+            self.guard.learnt(client, event.about["samples"])
         return found, step
 
     def correct(self, label: str, sample_id: int | None, client: str = "", encoded: Encoded | None = None) -> int:
@@ -120,28 +126,28 @@ class Learner:
         names = self.adapter.head.class_names
         if label not in names:
             raise InputError(f"the stream has no label {label[:80]!r}; {nearest(label, names)}")
-        features, picture = self._file.find(sample_id or 0) if encoded is None else _only(encoded)
+        features, pictures = encoded or self._find(sample_id or 0)
         known = sample_id in corrections.ids or corrections.knows(self.adapter.head.observe(features))[0]
         if not known and len(corrections) >= self._limits.corrections:
             raise InputError(f"the maximum of {self._limits.corrections} corrections is reached; undo one first.")
-        record = {"id": sample_id, "label": label, "shape": features.shape, "thumbnails": [len(picture)]}
-        return int(self._change("correction", client, record, features.tobytes() + picture))
+        about = {"id": sample_id, "label": label, "thumbnails": _texts(pictures)}
+        return int(self._change("correction", client, about, features))
 
     def undo(self, correction: int) -> None:
         """Undo a correction; NotFoundError if there is none with this id."""
         if correction not in self.adapter.corrections.ids:
             raise NotFoundError(f"there is no correction {correction}; see the list of corrections.")
-        self._change("undo", "", {"id": correction})
+        self._change("undo", "", {"id": correction}, NOTHING)
 
     def set_frozen(self, frozen: bool) -> None:
         """Stop learning and answer from what was learnt so far, or resume learning."""
         if self.adapter.frozen != frozen:
-            self._change("frozen", "", {"frozen": frozen})
+            self._change("frozen", "", {"frozen": frozen}, NOTHING)
 
     def corrections(self) -> list[dict[str, Any]]:
         """Return every correction: id, label, and thumbnail (JPEG bytes, or None)."""
         return [
-            {"id": each.id, "label": each.label, "thumbnail": self.thumbnails.get(each.id)}
+            {"id": each.id, "label": each.label, "thumbnail": _picture(self.thumbnails.get(each.id))}
             for each in self.adapter.corrections
         ]
 
@@ -155,7 +161,7 @@ class Learner:
                 "entropy": entry.entropy,
                 "id": entry.id,
                 "client": self.clients.get(entry.id, ""),
-                "thumbnail": self.thumbnails.get(entry.id),
+                "thumbnail": _picture(self.thumbnails.get(entry.id)),
             }
             for cache, entries in self.adapter.entries().items()
             for entry in entries
@@ -170,30 +176,12 @@ class Learner:
         taught = Counter(each["client"] for each in self.caches()) if self._caches else self.taught
         return {"labels": list(self.adapter.head.class_names), "columns": columns, "clients": dict(+taught)}
 
-    def answers(self, after: int = -1, limit: int = 1000) -> list[Mapping[str, Any]]:
-        """Return the answers to samples that led to the current state, as far back as they are kept.
-
-        They have an id above `after`, and id, time, client, label, score, zero_shot and changed.
-        """
-        return self._file.answers(after, limit)
-
-    def snapshots(self) -> list[dict[str, Any]]:
-        """Return the snapshots that `rollback` accepts, oldest first: id, time, reason, samples_seen."""
-        return self._file.snapshots()
-
-    def state_bytes(self) -> bytes:
-        """Return what was learnt, as the content of a state file; without clients and thumbnails."""
-        return state_to_bytes(self.adapter)
-
     def snapshot(self, reason: str = "requested") -> int:
         """Write a snapshot of the current state; returns its id, or that of the last one if it has this state."""
         if not self.changes:
-            return int(self._file.snapshot()["id"])
-        with self._file.transaction():
-            number = self._add_snapshot(reason)
-        self.changes = 0
-        self._snapshot_time = time()
-        return number
+            return int(self.file.snapshots()[-1]["id"])
+        with self.file.transaction():
+            return self._add_snapshot(reason)
 
     def rollback(self, snapshot_id: int | None = None) -> int:
         """Go back to a snapshot, including its labels; a frozen stream stays frozen. Returns the snapshot's id.
@@ -201,10 +189,11 @@ class Learner:
         By default it is the last snapshot, or if nothing was learnt since then, the one before; repeated calls go
         further and further back. NotFoundError if there is no such snapshot, InputError if there is no older one.
         """
-        earlier = snapshot_id is None and not self.changes
-        found = self._file.earlier_snapshot() if earlier else self._file.snapshot(snapshot_id)
-        self._replace(self._adapter(found), json.loads(found["notes"]), "rollback", found)
-        return int(found["id"])
+        if snapshot_id is None and not self.changes:
+            snapshot_id = self.file.earlier_snapshot()
+        adapter, notes = self.file.load(snapshot_id, self._text)
+        self._replace(adapter, notes, "rollback", copy_of=notes)
+        return int(notes["snapshot"])
 
     def reset(self) -> None:
         """Forget everything learnt; the snapshots remain. A stream that was created from a fitted file cannot."""
@@ -217,7 +206,7 @@ class Learner:
     def continue_from(self, content: bytes) -> None:
         """Continue from the content of a state file; StateError if it does not belong to such a stream."""
         adapter = state_from_bytes(content, like=self.adapter)
-        adapter.origin = self._file.path.name.removesuffix(SUFFIX)
+        adapter.origin = self.file.path.name.removesuffix(SUFFIX)
         if adapter.next_id > LARGEST_ID // 2 or len({*adapter.seen, adapter.origin}) > MAX_ORIGINS:
             raise StateError("the state leaves no room for more samples, ids or origins; use another.")
         if len(adapter.corrections) > self._limits.corrections:
@@ -245,23 +234,16 @@ class Learner:
     def _replace(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, copy_of: Any = None) -> None:
         """Continue with another state, which the next learner reads; the current one is kept as a snapshot."""
         adapter.frozen = self.adapter.frozen
-        with self._file.transaction():
+        with self.file.transaction():
             if self.changes:
                 self._add_snapshot(f"before {reason}")
-            self._file.add_snapshot(adapter, notes, reason, copy_of, branches=reason != "labels")
-            self._trim()
-        self._file.stale = True
+            self.file.add_snapshot(adapter, notes, reason, copy_of, branches=reason != "labels")
+        self.file.stale = True
 
     def _add_snapshot(self, reason: str) -> int:
-        number = self._file.add_snapshot(self.adapter, self._notes(), reason)
-        self._trim()
-        return number
-
-    def _trim(self) -> None:
-        self._file.trim(self._limits.history, self._limits.snapshot_bytes, self._limits.history_bytes)
-
-    def _adapter(self, snapshot: Any) -> Adapter:
-        return build_adapter(*parse_snapshot(snapshot["state"], "it"), "it", text=self._text)[0]
+        self.changes = 0
+        self._snapshot_time = time()
+        return self.file.add_snapshot(self.adapter, self._notes(), reason)
 
     def _notes(self) -> dict[str, Any]:
         """Return what belongs to the adapter as JSON values, less that of samples which have left the caches."""
@@ -269,20 +251,20 @@ class Learner:
         shown = cached | set(self.adapter.corrections.ids.tolist())
         self.clients = {i: client for i, client in self.clients.items() if i in cached}
         self.thumbnails = {i: picture for i, picture in self.thumbnails.items() if i in shown}
-        thumbnails = {i: b64encode(picture).decode() for i, picture in self.thumbnails.items()}
-        return {"clients": self.clients, "thumbnails": thumbnails, "taught": self.taught, "next_id": self.next_id}
+        notes = {"clients": self.clients, "thumbnails": self.thumbnails}
+        return notes | {"taught": self.taught, "next_id": self.next_id}
 
     def _cached(self) -> set[int]:
         """Return the ids of all samples in the caches, with those that a correction has set apart."""
         return {int(i) for cache in self._caches for i in cache.dump()["ids"]}
 
-    def _change(self, kind: str, client: str, record: dict[str, Any], body: bytes = b"") -> Any:
+    def _change(self, kind: str, client: str, about: dict[str, Any], features: HostArray) -> Any:
         """Carry out an event that is not of samples; returns what `_apply` does."""
-        event = Event(kind, time(), client, 0, 0, record, (), body)
-        with self._file.transaction():
+        event = Event({"kind": kind, "time": time(), "client": client, **about}, features)
+        with self.file.transaction():
             result = self._apply(event)
-            self._file.add(event)
-            self._file.set_about("summary", summary_of(self.adapter))
+            self.file.add(event)
+            self.file.set_about("summary", summary_of(self.adapter))
         return result
 
     def _apply(self, event: Event, evidence: Evidence | None = None) -> Any:
@@ -290,50 +272,60 @@ class Learner:
 
         The evidence is that of the samples, if it is known.
         """
+        about, features = event
         head = self.adapter.head
-        if event.kind == "frozen":
-            self.adapter.frozen = event.record["frozen"]
+        if about["kind"] == "frozen":
+            self.adapter.frozen = about["frozen"]
             return None
-        self.changes += event.samples or 1
-        if event.kind == "samples":
-            return self._learn(event, head.observe(event.features) if evidence is None else evidence)
-        if event.kind == "undo":
-            return self.adapter.corrections.undo([event.record["id"]])
-        label = head.class_names.index(event.record["label"])
-        ids = None if event.record["id"] is None else [event.record["id"]]
-        (correction,) = self.adapter.corrections.correct(event.features, [label], ids)
-        if event.thumbnails[0]:
-            self.thumbnails[correction] = event.thumbnails[0]
+        self.changes += about.get("samples", 1)
+        if about["kind"] == "samples":
+            return self._learn(about, head.observe(features) if evidence is None else evidence)
+        if about["kind"] == "undo":
+            return self.adapter.corrections.undo([about["id"]])
+        label = head.class_names.index(about["label"])
+        ids = None if about["id"] is None else [about["id"]]
+        (correction,) = self.adapter.corrections.correct(features, [label], ids)
+        self.thumbnails |= dict(zip([correction], about["thumbnails"], strict=False))
         return correction
 
-    def _learn(self, event: Event, evidence: Evidence) -> Step:
-        ids = _ids(event)
-        pictures = event.thumbnails
-        if "age" in event.record:
-            for cache in self._caches:
-                cache.eviction_rule = FairSlots(self.clients, event.client, event.record["age"])
-        try:
-            step = self.adapter.adapt(evidence, ids, event.learnt)
-        finally:
-            for cache in self._caches:
-                cache.eviction_rule = None
-        self.next_id = event.first_id + event.samples
-        self.taught[event.client] += event.samples
-        for row in {row for change in step.changes.values() for row in change.admitted}:
-            self.clients[int(ids[row])] = event.client
-            if pictures[row]:
-                self.thumbnails[int(ids[row])] = pictures[row]
+    def _learn(self, about: Mapping[str, Any], evidence: Evidence) -> Step:
+        ids = _ids(about)
+        rule = FairSlots(self.clients, about["client"], about["age"]) if about["age"] else None
+        for cache in self._caches:
+            cache.eviction_rule = rule
+        step = self.adapter.adapt(evidence, ids, np.array(about["learnt"]))
+        for cache in self._caches:
+            cache.eviction_rule = None
+        self.next_id = about["first_id"] + about["samples"]
+        self.taught[about["client"]] += about["samples"]
+        rows = {row for change in step.changes.values() for row in change.admitted}
+        self.clients |= {int(ids[row]): about["client"] for row in rows}
+        self.thumbnails |= {int(ids[row]): about["thumbnails"][row] for row in rows if about["thumbnails"]}
         return step
 
-    def _event(self, encoded: Encoded, learnt: HostArray, client: str) -> Event:
+    def _samples(self, encoded: Encoded, learnt: HostArray, client: str) -> Event:
         """Return the event of samples, of which some (n,) are learnt from."""
-        features = encoded.features
-        thumbnails = encoded.thumbnails
-        record = {"shape": features.shape, "learnt": learnt.tolist(), "thumbnails": [*map(len, thumbnails)]}
-        if self.guard is not None and self.guard.rules.fair and not set(self.clients.values()) <= {"", client}:
-            record["age"] = self.guard.rules.age  # clients share the slots of caches
-        body = features.tobytes() + b"".join(thumbnails)
-        return Event("samples", time(), client, self.next_id, int(learnt.sum()), record, (), body)
+        fair = self.guard is not None and self.guard.rules.fair and not set(self.clients.values()) <= {"", client}
+        about = {
+            "kind": "samples",
+            "time": time(),
+            "client": client,
+            "first_id": self.next_id,
+            "samples": int(learnt.sum()),
+            "learnt": learnt.tolist(),
+            "thumbnails": _texts(encoded.thumbnails),
+            "age": self.guard.rules.age if fair and self.guard else None,  # clients share the slots of caches
+        }
+        return Event(about, encoded.features)
+
+    def _find(self, sample_id: int) -> Encoded:
+        """Return features (1, d) or (1, V, d), and thumbnail if there is one, of a recent sample."""
+        for about, features in self.file.samples("first_id <= ? AND first_id + samples > ?", (sample_id, sample_id)):
+            row = np.flatnonzero(about["learnt"])[sample_id - about["first_id"]]
+            return Encoded(features[row : row + 1], tuple(map(b64decode, about["thumbnails"][row : row + 1])))
+        raise NotFoundError(
+            f"the image {sample_id} was not learnt by this stream, or that was too long ago; send the image itself."
+        )
 
     def _gates(self, negatives: HostArray | None) -> list[Gate]:
         """Return the gates that samples have to pass to be learnt from."""
@@ -342,16 +334,6 @@ class Learner:
         gates = [self._rejector, self._duplicates if self.setup.skip_duplicates else None]
         return [gate for gate in gates if gate is not None]
 
-    def _remember_features(self) -> None:
-        """Show the gate for duplicates the last samples that were learnt."""
-        found: list[HostArray] = []
-        for event in self._file.samples() if self.setup.skip_duplicates else ():
-            found.append(event.features[event.learnt])
-            if sum(map(len, found)) >= self._duplicates.remembered:
-                break
-        for batch in reversed(found):
-            self._duplicates(self.adapter.head.observe(batch), np.full(len(batch), True))
-
     def _make_guard(self) -> Guard | None:
         """Return the guard of the stream; None without rules, or if the method has no state that could be poisoned."""
         parts = [part for part in self.adapter.parts.values() if part is not self.adapter.corrections]
@@ -359,7 +341,7 @@ class Learner:
             return None
         guard = Guard(self.setup.guard, entries_only=all(isinstance(part, Cache) for part in parts))
         now = time()
-        for client, samples, when in self._file.taught_since(now - guard.rules.window_s):
+        for client, samples, when in self.file.taught_since(now - guard.rules.window_s):
             guard.learnt(client, samples, max(0.0, now - when))
         return guard
 
@@ -370,10 +352,8 @@ def export_state(path: Path, snapshot: int | None = None) -> bytes:
     The service may be running.
     """
     with _opened(path) as file, file.transaction("DEFERRED"):
-        if snapshot is None:
-            return Learner(file, Limits()).state_bytes()
-        state: bytes = file.snapshot(snapshot)["state"]
-        return state
+        adapter = Learner(file, Limits()).adapter if snapshot is None else file.load(snapshot)[0]
+        return state_to_bytes(adapter)
 
 
 def import_state(path: Path, content: bytes) -> None:
@@ -384,19 +364,23 @@ def import_state(path: Path, content: bytes) -> None:
 
 def _opened(path: Path) -> Any:
     with noticing_damage():
-        return closing(StreamFile(path))
+        return closing(StreamFile(path, Limits()))
 
 
-def _ids(event: Event) -> HostArray:
+def _ids(about: Mapping[str, Any]) -> HostArray:
     """Return the ids (n,) of the samples of an event; those that were not learnt from have the id of the next."""
-    ids: HostArray = event.first_id + np.cumsum(event.learnt) - event.learnt
+    ids: HostArray = about["first_id"] + np.cumsum(about["learnt"]) - about["learnt"]
     return ids
 
 
-def _answer(found: Prediction, event: Event) -> dict[str, Any]:
-    about = {"id": found.id, "time": event.time, "client": event.client, "changed": found.changed}
-    return about | {"label": found.label, "score": found.score, "zero_shot": vars(found.zero_shot)}
+def _answer(found: Prediction, about: Mapping[str, Any]) -> dict[str, Any]:
+    answer = {"id": found.id, "time": about["time"], "client": about["client"], "changed": found.changed}
+    return answer | {"label": found.label, "score": found.score, "zero_shot": vars(found.zero_shot)}
 
 
-def _only(encoded: Encoded) -> tuple[HostArray, bytes]:
-    return encoded.features, b"".join(encoded.thumbnails)
+def _texts(thumbnails: Sequence[bytes]) -> list[str]:
+    return [b64encode(each).decode() for each in thumbnails]
+
+
+def _picture(text: str | None) -> bytes | None:
+    return b64decode(text) if text else None

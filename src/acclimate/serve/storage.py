@@ -2,31 +2,32 @@
 
 The state of a stream is its newest snapshot and the events after it, which replay to the same bits. A rollback, a
 reset or an upload starts a branch; `branches` says where a branch left another, so that the samples that led to the
-current state can be found. Each row has a checksum, as SQLite itself does not notice a changed byte in a value.
+current state can be found. What the state depends on is in values with a checksum, those of `snapshot_bytes`, as SQLite
+itself does not notice a changed byte; the columns beside them are for queries.
 """
 
-import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from itertools import accumulate, islice, pairwise
+from itertools import islice
 from pathlib import Path
 from secrets import token_hex
 from time import time
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError, reason
-from acclimate.files import sync_folder
+from acclimate.files import parse_snapshot, snapshot_bytes, sync_folder
 from acclimate.methods import Adapter, state_to_bytes
 from acclimate.methods.cache import Cache
+from acclimate.methods.persist import build_adapter
 from acclimate.serve.http_errors import NotFoundError, StorageError, UnusableError
+from acclimate.serve.limits import Limits
 
 SUFFIX = ".sqlite"
-TEMPORARY = ".new-"  # how names of files begin that are being written
+TEMPORARY = ".temporary-"  # how names of files begin that are being written
 FORMAT = 0x61636C6D  # the application id of the database: "aclm"
 VERSION = 1
 LOCK_WAIT_S = 5.0  # time to wait for another program that writes to the file
@@ -35,16 +36,16 @@ SCHEMA = f"""
 PRAGMA journal_mode = WAL;
 PRAGMA application_id = {FORMAT};
 PRAGMA user_version = {VERSION};
-CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT, checksum INTEGER);
+CREATE TABLE about (key TEXT PRIMARY KEY, value BLOB);
 CREATE TABLE events (
     id INTEGER PRIMARY KEY, branch INTEGER, kind TEXT, time REAL, client TEXT, first_id INTEGER, samples INTEGER,
-    record TEXT, answers TEXT, body BLOB, checksum INTEGER
+    body BLOB
 );
 CREATE TABLE snapshots (
     id INTEGER PRIMARY KEY, branch INTEGER, event INTEGER, time REAL, reason TEXT, samples_seen INTEGER,
-    copy_of INTEGER, notes TEXT, state BLOB, checksum INTEGER
+    copy_of INTEGER, state BLOB
 );
-CREATE TABLE branches (id INTEGER PRIMARY KEY, parent INTEGER, fork INTEGER, checksum INTEGER);
+CREATE TABLE branches (id INTEGER PRIMARY KEY, parent INTEGER, fork INTEGER);
 """
 # The branches that lead to a branch, each with the last of its events that counts
 LINEAGE = """
@@ -54,10 +55,9 @@ WITH RECURSIVE line(branch, last) AS (
 ) SELECT branch, last FROM line
 """
 # The newest event beyond the bytes that are kept
-FORGOTTEN = """
-SELECT max(id) FROM (SELECT id, sum(length(body) + length(answers)) OVER (ORDER BY id DESC) AS total FROM events)
-WHERE total > ?
-"""
+FORGOTTEN = (
+    "SELECT max(id) FROM (SELECT id, sum(length(body)) OVER (ORDER BY id DESC) AS total FROM events) WHERE total > ?"
+)
 COUNTS = """
 SELECT samples_seen + (SELECT coalesce(sum(samples), 0) FROM events WHERE events.id > event) AS samples_seen,
     (SELECT count(*) FROM snapshots) AS snapshots, length(state) AS state_bytes
@@ -76,46 +76,20 @@ class Event(NamedTuple):
     Samples that were not learnt from are part of their batch, as the same batch gives the same rounding.
 
     Attributes:
-        kind: "samples", "correction", "undo" or "frozen".
-        time: when it was, in seconds since 1970.
-        client: the client that sent it.
-        first_id: the id of its first sample that was learnt from; the others follow.
-        samples: the number of samples that were learnt from.
-        record: what it says, as JSON values.
-        answers: the answers to the samples that were learnt from, as JSON values.
-        body: the features of its samples, float32, and then their thumbnails.
+        about: JSON values: `kind` ("samples", "correction", "undo" or "frozen"), `time`, `client`, and others.
+        features: (n, d) or (n, V, d), float32; empty if it has none.
     """
 
-    kind: str
-    time: float
-    client: str
-    first_id: int
-    samples: int
-    record: dict[str, Any]
-    answers: Sequence[Mapping[str, Any]] = ()
-    body: bytes = b""
-
-    @property
-    def features(self) -> HostArray:
-        """Features (n, d) or (n, V, d)."""
-        shape = self.record["shape"]
-        return np.frombuffer(self.body, np.float32, np.prod(shape)).reshape(shape)
-
-    @property
-    def thumbnails(self) -> list[bytes]:
-        """The thumbnails of the n samples; empty where there are none."""
-        lengths = self.record.get("thumbnails") or [0] * self.record["shape"][0]
-        start = len(self.body) - sum(lengths)
-        return [self.body[begin:end] for begin, end in pairwise(accumulate(lengths, initial=start))]
-
-    @property
-    def learnt(self) -> HostArray:
-        """True for the samples (n,) that were learnt from."""
-        return np.asarray(self.record["learnt"], bool)
+    about: dict[str, Any]
+    features: HostArray
 
 
 class StreamFile:
     """The open file of a stream, used by one thread at a time; changes are made within a `transaction`.
+
+    Args:
+        path: the file.
+        limits: limits on the history that is kept.
 
     Attributes:
         branch: the current branch.
@@ -123,8 +97,9 @@ class StreamFile:
         stale: True if a state that was read before may differ from the file, after an error or a new branch.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: Limits) -> None:
         self.path = path
+        self._limits = limits
         self.branch = self.last_event = 0
         self.stale = False
         self._database = _connect(path)
@@ -134,17 +109,17 @@ class StreamFile:
         if numbers != [FORMAT, VERSION]:
             self.close()
             raise UnusableError(
-                "its file is not that of a stream of this version of acclimate; restore a backup, or delete the stream."
+                "its file is not that of a stream, or was written by another version of acclimate; restore a backup, or "
+                "delete the stream."
             )
 
     def about(self, key: str) -> dict[str, Any]:
         """Return what is stored under a key: "stream" or "summary"."""
-        found: dict[str, Any] = json.loads(self._row("SELECT * FROM about WHERE key = ?", key)["value"])
-        return found
+        return _unpack(self._database.execute("SELECT value FROM about WHERE key = ?", [key]).fetchone()).about
 
     def set_about(self, key: str, values: Mapping[str, Any]) -> None:
         """Store JSON values under a key."""
-        self._insert("about", key, json.dumps(values))
+        self._insert("about", key, snapshot_bytes({}, values))
 
     def counts(self) -> dict[str, int]:
         """Return the number of samples learnt and of snapshots, and the size of the newest."""
@@ -156,16 +131,31 @@ class StreamFile:
         if found != "ok":
             raise damaged(found)
 
-    def replay(self) -> Iterator[Event]:
-        """Yield the events after the newest snapshot."""
-        newest = self.snapshot()
-        self.branch = newest["branch"]
-        self.last_event = newest["event"]
-        for row in self._database.execute("SELECT * FROM events WHERE id > ? ORDER BY id", [self.last_event]):
+    def load(self, number: int | None = None, text: Any = None) -> tuple[Adapter, dict[str, Any]]:
+        """Return the adapter and the notes of a snapshot, by default the newest; NotFoundError if it does not exist.
+
+        The notes also say its `snapshot` (id), `branch`, `event` (the last that it contains) and `time`.
+        """
+        query = "SELECT id, branch, event, state FROM snapshots WHERE ? IS NULL OR id = ? ORDER BY id DESC LIMIT 1"
+        row = self._database.execute(query, [number, number]).fetchone()
+        if row is None:
+            raise NotFoundError(f"there is no snapshot {number}; see the list of snapshots.")
+        with noticing_damage():
+            adapter, notes = build_adapter(*parse_snapshot(row["state"]), "its state", text=text)
+            if tuple(row)[:3] != (notes["snapshot"], notes["branch"], notes["event"]):
+                raise damaged("a snapshot has the number of another")
+        return adapter, notes
+
+    def replay(self, notes: Mapping[str, Any]) -> Iterator[Event]:
+        """Yield the events after the newest snapshot, which has these notes."""
+        self.branch = notes["branch"]
+        self.last_event = notes["event"]
+        for row in self._database.execute("SELECT body FROM events WHERE id > ? ORDER BY id", [self.last_event]):
+            event = _unpack(row)
             self.last_event += 1
-            if (row["id"], row["branch"]) != (self.last_event, self.branch):
+            if (event.about["event"], event.about["branch"]) != (self.last_event, self.branch):
                 raise damaged("events are missing")
-            yield _event(row)
+            yield event
         self.stale = False
 
     @contextmanager
@@ -173,7 +163,7 @@ class StreamFile:
         """Do everything in the context or nothing; it is on the disk at the end. StorageError if that fails."""
         try:
             if not self.path.exists():
-                raise sqlite3.OperationalError("it was removed")
+                raise sqlite3.OperationalError("its file was removed")
             self._database.execute(f"BEGIN {kind}")
             yield
             self._database.execute("COMMIT")
@@ -189,11 +179,17 @@ class StreamFile:
     def add(self, event: Event) -> None:
         """Append an event."""
         self.last_event += 1
-        texts = {"record": json.dumps(event.record), "answers": json.dumps(event.answers)}
-        self._insert("events", self.last_event, self.branch, *event._replace(**texts))
+        about = event.about | {"event": self.last_event, "branch": self.branch}
+        columns = [about.get(name, 0) for name in ("event", "branch", "kind", "time", "client", "first_id", "samples")]
+        self._insert("events", *columns, snapshot_bytes({"features": event.features}, about))
 
     def add_snapshot(
-        self, adapter: Adapter, notes: Mapping[str, Any], reason: str, copy_of: Any = None, branches: bool = False
+        self,
+        adapter: Adapter,
+        notes: Mapping[str, Any],
+        reason: str,
+        copy_of: Mapping[str, Any] | None = None,
+        branches: bool = False,
     ) -> int:
         """Append a snapshot of a state; returns its id.
 
@@ -201,75 +197,60 @@ class StreamFile:
             adapter: the state.
             notes: JSON values to be kept with it.
             reason: why it is taken.
-            copy_of: the snapshot that a rollback goes back to, whose events lead to the state.
+            copy_of: the notes of the snapshot that a rollback goes back to, whose events lead to the state.
             branches: True if the state does not continue the events before it: it starts a branch.
         """
         number = 1 + (self._database.execute("SELECT max(id) FROM snapshots").fetchone()[0] or 0)
         if branches:
             self.branch = number
-            self.stale = True
         if copy_of is not None:
             self._insert("branches", number, copy_of["branch"], copy_of["event"])
-        about = (time(), reason, adapter.samples_seen, copy_of and copy_of["id"], json.dumps(notes))
-        self._insert("snapshots", number, self.branch, self.last_event, *about, state_to_bytes(adapter))
+        place = {"snapshot": number, "branch": self.branch, "event": self.last_event, "time": time()}
+        state = state_to_bytes(adapter, {**notes, **place})
+        self._insert("snapshots", *place.values(), reason, adapter.samples_seen, copy_of and copy_of["snapshot"], state)
         self.set_about("summary", summary_of(adapter))
+        self._trim()
         return number
 
-    def trim(self, snapshots: int, snapshot_bytes: int, event_bytes: int) -> None:
+    def _trim(self) -> None:
         """Remove what is too much of the history, all of which the newest snapshot contains.
 
         The newest and the oldest snapshot stay. Of the others the one goes whose neighbours are closest by the ratio of
         their ages, so that some are left of the last minutes, hours, days and weeks, however many are taken.
         """
-        query = "SELECT id, time, length(state) + length(notes) AS size FROM snapshots ORDER BY id"
-        found = self._database.execute(query).fetchall()
+        found = self._database.execute("SELECT id, time, length(state) FROM snapshots ORDER BY id").fetchall()
         now = time()
-        while len(found) > 2 and (len(found) > snapshots or sum(each["size"] for each in found) > snapshot_bytes):
+        limits = self._limits
+        while len(found) > max(2, 0 if sum(each[2] for each in found) > limits.snapshot_bytes else limits.history):
             ages = [1.0 + max(0.0, now - each["time"]) for each in found]
             index = min(range(1, len(found) - 1), key=lambda i: ages[i - 1] / ages[i + 1])
             self._database.execute("DELETE FROM snapshots WHERE id = ?", [found.pop(index)["id"]])
-        self._database.execute(f"DELETE FROM events WHERE id <= ({FORGOTTEN})", [event_bytes])
+        self._database.execute(f"DELETE FROM events WHERE id <= ({FORGOTTEN})", [limits.history_bytes])
         self._database.execute("DELETE FROM branches WHERE fork < (SELECT min(id) FROM events)")
 
     def snapshots(self) -> list[dict[str, Any]]:
         """Return the snapshots, oldest first: id, time, reason, samples_seen."""
         return [*map(dict, self._database.execute("SELECT id, time, reason, samples_seen FROM snapshots ORDER BY id"))]
 
-    def snapshot(self, number: int | None = None) -> Any:
-        """Return the row of a snapshot, by default the newest; NotFoundError if there is none with this id."""
-        if number is None:
-            return self._row("SELECT * FROM snapshots ORDER BY id DESC LIMIT ?", 1)
-        if number not in [each["id"] for each in self.snapshots()]:
-            raise NotFoundError(f"there is no snapshot {number}; see the list of snapshots.")
-        return self._row("SELECT * FROM snapshots WHERE id = ?", number)
-
-    def earlier_snapshot(self) -> Any:
-        """Return the row of the last snapshot that differs from the newest; InputError if there is none."""
+    def earlier_snapshot(self) -> int:
+        """Return the id of the last snapshot that differs from the newest; InputError if there is none."""
         (number,) = self._database.execute(EARLIER).fetchone()
         if number is None:
             raise InputError("there is no older snapshot to go back to.")
-        return self.snapshot(number)
+        return int(number)
 
     def samples(self, where: str = "1", values: Sequence[Any] = (), order: str = "DESC") -> Iterator[Event]:
-        """Yield the events of the samples that led to the current state, as far back as they are kept, latest first."""
+        """Yield the batches of samples that led to the current state, as far back as they are kept, latest first."""
         last = dict(map(tuple, self._database.execute(LINEAGE, [self.branch])))
-        query = f"SELECT * FROM events WHERE kind = 'samples' AND {where} ORDER BY id {order}"
+        query = f"SELECT body, id, branch FROM events WHERE kind = 'samples' AND {where} ORDER BY id {order}"
         rows = self._database.execute(query, values)
-        return (_event(row) for row in rows if row["id"] <= last.get(row["branch"], -1))
-
-    def find(self, sample_id: int) -> tuple[HostArray, bytes]:
-        """Return features (1, d) or (1, V, d), and thumbnail (empty if there is none), of a recent sample."""
-        for event in self.samples("first_id <= ? AND first_id + samples > ?", (sample_id, sample_id)):
-            row = np.flatnonzero(event.learnt)[sample_id - event.first_id]
-            return event.features[row : row + 1], event.thumbnails[row]
-        raise NotFoundError(
-            f"the image {sample_id} was not learnt by this stream, or that was too long ago; send the image itself."
-        )
+        return (_unpack(row) for row in rows if row["id"] <= last.get(row["branch"], -1))
 
     def answers(self, after: int, limit: int) -> list[Mapping[str, Any]]:
         """Return the answers to the samples with larger ids that led to the current state, by id."""
         events = self.samples("first_id + samples - 1 > ?", (after,), "ASC")
-        return [*islice((answer for event in events for answer in event.answers if answer["id"] > after), limit)]
+        answers = (answer for event in events for answer in event.about["answers"] if answer["id"] > after)
+        return list(islice(answers, limit))
 
     def taught_since(self, start: float) -> list[tuple[str, int, float]]:
         """Return client, number and time of the samples learnt since then, whatever was undone later."""
@@ -278,10 +259,9 @@ class StreamFile:
 
     def probe(self) -> None:
         """Raise StorageError if there is no room for another snapshot."""
-        size = max(MIN_ROOM_BYTES, self.counts()["state_bytes"])
-        for content in (bytes(size), b""):
+        for size in (max(MIN_ROOM_BYTES, self.counts()["state_bytes"]), 0):
             with self.transaction():
-                self._insert("about", "probe", content)
+                self._insert("about", "probe", bytes(size))
 
     def checkpoint(self) -> int:
         """Move what was written into the database itself; returns its length in bytes.
@@ -295,30 +275,25 @@ class StreamFile:
         """Close the file; a thread may do so that has not opened it."""
         self._database.close()
 
-    def _row(self, query: str, value: Any) -> Any:
-        row = self._database.execute(query, [value]).fetchone()
-        if row is None:
-            raise damaged("a row is missing")
-        return _checked(row)
-
     def _insert(self, table: str, *row: Any) -> None:
-        marks = ", ".join("?" * (len(row) + 1))
-        self._database.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", (*row, _checksum(row)))
+        self._database.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
 
-def write_file(folder: Path, about: Mapping[str, Any], adapter: Adapter) -> Path:
+def write_file(folder: Path, about: Mapping[str, Any], adapter: Adapter, limits: Limits) -> Path:
     """Write the file of a new stream under a temporary name, to be renamed; StorageError if that fails."""
     path = folder / f"{TEMPORARY}{token_hex(8)}{SUFFIX}"
     try:
         with closing(_connect(path, "rwc")) as database:
             database.executescript(SCHEMA)
-        with closing(StreamFile(path)) as file, file.transaction():
+        with closing(StreamFile(path, limits)) as file, file.transaction():
             file.set_about("stream", about)
             file.add_snapshot(adapter, {}, "created", branches=True)
-    except (StorageError, sqlite3.Error) as error:
+    except BaseException as error:
         with suppress(OSError):
             remove_file(path)
-        raise StorageError(f"the stream could not be written ({error}); free some disk space.") from error
+        if isinstance(error, (StorageError, sqlite3.Error)):
+            raise StorageError(f"the stream could not be written ({error}); free some disk space.") from error
+        raise
     return path
 
 
@@ -339,13 +314,11 @@ def list_files(folder: Path) -> list[Path]:
             f"{old[0].parent} was written by acclimate 0.x, whose files this version does not read; download the "
             "states with that version, start this one with another folder, and upload them there."
         )
-    for log in folder.glob(f"*{SUFFIX}-*"):
-        path = log.with_name(log.name.rpartition("-")[0])
-        if path.name.startswith(TEMPORARY) or not path.exists():
-            remove_file(path)
-    for path in folder.glob(f"{TEMPORARY}*"):
-        remove_file(path)
-    return sorted(path for path in folder.glob(f"*{SUFFIX}"))
+    for path in folder.glob(f"*{SUFFIX}*"):
+        database = path.with_name(path.name.partition(SUFFIX)[0] + SUFFIX)
+        if path.name.startswith(TEMPORARY) or not database.exists():
+            path.unlink()
+    return sorted(folder.glob(f"*{SUFFIX}"))
 
 
 def claim_folder(folder: Path) -> Any:
@@ -409,20 +382,8 @@ def _connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
     return database
 
 
-def _event(row: Any) -> Event:
-    event = Event(*_checked(row)[2:-1])
-    return event._replace(record=json.loads(row["record"]), answers=json.loads(row["answers"]))
-
-
-def _checked(row: Any) -> Any:
-    """Return a row that is as it was written; UnusableError for any other."""
-    if row[-1] != _checksum(row[:-1]):
-        raise damaged("a checksum does not match")
-    return row
-
-
-def _checksum(values: Sequence[Any]) -> int:
-    total = 0
-    for value in values:
-        total = crc32(value if isinstance(value, bytes) else repr(value).encode(), total)
-    return total
+def _unpack(row: Any) -> Event:
+    """Return the event in the first column of a row; UnusableError if it is not as it was written."""
+    with noticing_damage():
+        tensors, about = parse_snapshot(row[0])
+        return Event(about, tensors.get("features", np.empty(0)))

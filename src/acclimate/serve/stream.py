@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from acclimate.arrays import HostArray
 from acclimate.errors import AcclimateError, InputError
+from acclimate.methods import state_to_bytes
 from acclimate.predict import Predictions
 from acclimate.serve.batcher import Batcher, Encoded
 from acclimate.serve.guard import Guard
@@ -36,7 +37,7 @@ def in_turn(
 
     @wraps(method)
     async def call(stream: "Stream", /, *arguments: Options.args, **options: Options.kwargs) -> Result:
-        return await stream.manage(lambda: method(stream.learner, *arguments, **options))
+        return await stream.call(lambda: method(stream.learner, *arguments, **options), bounded=True)
 
     return call
 
@@ -72,7 +73,7 @@ class Stream:
         self._pool = pool
         self._metrics = metrics
         self._turn = asyncio.Lock()
-        self._calls = self._managing = 0  # calls that wait or work; those among them that are not `classify`
+        self._waiting = 0  # bounded calls that wait or work
         self._answered = self._changed = 0
         self._received = 0  # position of the next image
         self._gone = False
@@ -80,7 +81,7 @@ class Stream:
         self._learner: Learner | None = None
         self._guard: Guard | None = None
         try:
-            with noticing_damage(), closing(StreamFile(path)) as file:
+            with noticing_damage(), closing(StreamFile(path, self.limits)) as file:
                 about = file.about("stream")
                 self._summary = file.about("summary") | file.counts()
                 self.client = str(about["client"])
@@ -112,7 +113,7 @@ class Stream:
     @property
     def idle(self) -> bool:
         """True if it is loaded and no call waits or works."""
-        return self._learner is not None and not self._calls
+        return self._learner is not None and not self._turn.locked()
 
     def describe(self) -> dict[str, Any]:
         """Return the stream as JSON values, as of the last call that was finished; only `broken` if it cannot be used.
@@ -137,7 +138,7 @@ class Stream:
         """Load the state, unless it is; UnusableError if the file cannot be used."""
         self.used = monotonic()
         if self._learner is None:
-            await self._call(lambda: None)
+            await self.call(lambda: None)
 
     async def classify(
         self,
@@ -165,7 +166,7 @@ class Stream:
         self._received += len(images)
         threshold = self.setup.unsure if unsure is None else unsure
         options = {"learn": adapt, "top_k": top_k, "unsure": threshold or 0.0, "client": client}
-        return await self._call(partial(self._classify, negatives, options), client, encoded)
+        return await self.call(partial(self._classify, negatives, options), client, encoded)
 
     async def correct(
         self, label: str, sample_id: int | None = None, image: bytes | str | None = None, client: str = ""
@@ -177,54 +178,63 @@ class Stream:
         """
         await self.load()
         encoded = None if image is None else self._encode([image], (), client)
-        return await self.manage(lambda *found: self.learner.correct(label, sample_id, client, *found), client, encoded)
+
+        def work(found: Encoded | None = None) -> int:
+            return self.learner.correct(label, sample_id, client, found)
+
+        return await self.call(work, client, encoded, bounded=True)
 
     async def change_labels(self, add: Sequence[str] = (), remove: Sequence[str] = (), client: str = "") -> None:
         """Remove labels with what was learnt about them, then add labels; either all of it happens or nothing."""
-        new = await self.manage(lambda: self.learner.new_labels(add, remove), client)
+        new = await self.call(lambda: self.learner.new_labels(add, remove), client, bounded=True)
         head = await self._texts.head(new, self.setup.templates, client) if new else None
-        await self.manage(lambda: self.learner.put_labels(add, remove, head), client)
+        await self.call(lambda: self.learner.put_labels(add, remove, head), client, bounded=True)
 
     undo = in_turn(Learner.undo)
     set_frozen = in_turn(Learner.set_frozen)
     corrections = in_turn(Learner.corrections)
     caches = in_turn(Learner.caches)
     learnt = in_turn(Learner.learnt)
-    answers = in_turn(Learner.answers)
-    snapshots = in_turn(Learner.snapshots)
     snapshot = in_turn(Learner.snapshot)
-    state_bytes = in_turn(Learner.state_bytes)
     rollback = in_turn(Learner.rollback)
     reset = in_turn(Learner.reset)
     continue_from = in_turn(Learner.continue_from)
+    # The answers to the samples that led to the current state: see `StreamFile.answers`.
+    answers = in_turn(lambda learner, after=-1, limit=1000: learner.file.answers(after, limit))
+    # The snapshots that `rollback` accepts, oldest first.
+    snapshots = in_turn(lambda learner: learner.file.snapshots())
+    # What was learnt, as the content of a state file; without clients and thumbnails.
+    state_bytes = in_turn(lambda learner: state_to_bytes(learner.adapter))
 
     async def tick(self) -> None:
         """Do periodic work: try a disk that was full, take a snapshot if one is due, move changes into the database."""
 
         def work() -> None:
             self._try_disk()
-            self._snapshot_if_due()
-            self.file_bytes = self._file.checkpoint() if self._file else 0
+            if reason := self.learner.snapshot_due:
+                self.learner.snapshot(reason)
+            self.file_bytes = self.learner.file.checkpoint()
 
         if self._learner is not None:
-            with suppress(StorageError, NotFoundError):
-                await self._call(work)
+            await self.call(work)
 
     async def unload(self) -> None:
         """Free the memory of the state until the next call."""
-        await self._call(self._close, loads=False)
+        await self.call(self._close, loads=False)
 
     async def close(self) -> None:
         """Write a snapshot of what was learnt, and accept no more calls."""
 
         def work() -> None:
-            if self._learner is not None:
-                with suppress(StorageError):
+            try:
+                if self._learner is not None:
                     self._learner.snapshot("shutdown")
-            self._close()
+            except StorageError as error:
+                self._report(str(error))
             self._gone = True
+            self._close()
 
-        await self._call(work, loads=False)
+        await self.call(work, loads=False)
 
     async def delete(self, deleted: Callable[[], Any] = lambda: None) -> None:
         """Delete the stream and its file, then call `deleted`; after a StorageError the stream goes on as before."""
@@ -238,25 +248,24 @@ class Stream:
             self._gone = True
             deleted()
 
-        await self._call(work, loads=False)
+        await self.call(work, loads=False)
 
-    async def manage(
-        self, work: Callable[..., Result], client: str = "", encoded: Future[Encoded] | None = None
+    async def call(
+        self,
+        work: Callable[..., Result],
+        client: str = "",
+        encoded: Future[Encoded] | None = None,
+        *,
+        loads: bool = True,
+        bounded: bool = False,
     ) -> Result:
-        """Do work in its turn, with the images that it needs; BusyError if too many calls of this kind are waiting."""
-        if self._managing >= self.limits.calls:
+        """Do work in a thread when it is its turn, with the images that it needs, and with the state if it `loads`.
+
+        The turn ends with the work, whoever waits for it. BusyError if too many calls wait that are `bounded`.
+        """
+        if bounded and self._waiting >= self.limits.calls:
             raise BusyError(f"{self.limits.calls} calls are waiting for this stream; try again in a moment.")
-        self._managing += 1
-        try:
-            return await self._call(work, client, encoded)
-        finally:
-            self._managing -= 1
-
-    async def _call(
-        self, work: Callable[..., Result], client: str = "", encoded: Future[Encoded] | None = None, loads: bool = True
-    ) -> Result:
-        """Do work in a thread of the pool when it is its turn; the turn ends with the work, whoever waits for it."""
-        self._calls += 1
+        self._waiting += bounded
         try:
             await self._turn.acquire()
             try:
@@ -267,7 +276,7 @@ class Stream:
             sender = client or f"/{self.name}"  # calls of nobody in particular count as the stream's own
             return await self._pool.run(sender, lambda: self._do(work, arguments, loads), self._turn.release)
         finally:
-            self._calls -= 1
+            self._waiting -= bounded
             if encoded is not None:
                 encoded.cancel()
 
@@ -294,7 +303,7 @@ class Stream:
             if self.broken is None:
                 with noticing_damage():
                     if self._file is None:
-                        self._file = StreamFile(self._path)
+                        self._file = StreamFile(self._path, self.limits)
                         self._file.check()
                     self._learner = Learner(self._file, self.limits, self._batcher.encoder, self._guard)
         except UnusableError as error:
@@ -319,25 +328,18 @@ class Stream:
 
     def _report(self, problem: str | None) -> None:
         """Note that what is learnt cannot be written, or that it can; the log says when it begins and ends."""
+        fields = {"stream": self.name, "reason": problem or self.degraded}
         if problem and not self.degraded:
-            fields = {"stream": self.name, "reason": problem}
             logger.warning("what is learnt cannot be written", extra={"fields": fields})
-        elif self.degraded and not problem:
-            logger.info("what is learnt can be written again", extra={"fields": {"stream": self.name}})
+        if self.degraded and not problem:
+            logger.info("what is learnt can be written again", extra={"fields": fields})
         self.degraded = problem
 
     def _try_disk(self) -> None:
         """Raise StorageError if the disk, which could not be written, still has no room for another snapshot."""
-        if self.degraded and self._file is not None:
-            self._file.probe()
+        if self.degraded:
+            self.learner.file.probe()
             self._report(None)
-
-    def _snapshot_if_due(self) -> None:
-        if reason := self.learner.snapshot_due:
-            try:
-                self.learner.snapshot(reason)
-            except StorageError as error:
-                self._report(str(error))
 
     def _encode(self, images: Sequence[bytes | str], names: Sequence[str], client: str) -> Future[Encoded]:
         setup = self.setup
@@ -358,7 +360,6 @@ class Stream:
             if options["learn"]:
                 self._try_disk()
             found, step = self.learner.classify(encoded, negatives, **options)
-            self._snapshot_if_due()
         except StorageError as error:
             self._report(str(error))
             self._refresh()

@@ -224,7 +224,7 @@ class Streams:
             adapter = duplicate(start)
         about = {"model": self.batcher.encoder.fingerprint, "client": client, "setup": setup.model_dump()}
         path = self._folder / f"{name}{SUFFIX}"
-        written = write_file(self._folder, about, adapter)
+        written = write_file(self._folder, about, adapter, self.limits)
         try:
             with self._placing:
                 self.check_room(name, client, written.stat().st_size)
