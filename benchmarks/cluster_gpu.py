@@ -27,8 +27,8 @@ from acclimate.bench.results import hardware, markdown_table, write_page
 from acclimate.classify.outputs import ResultFile
 from acclimate.classify.run import Classification
 from acclimate.cluster.cluster_options import ClusterOptions
+from acclimate.cluster.cluster_run import ClusterRun
 from acclimate.cluster.connection import connect
-from acclimate.cluster.run import ClusterRun
 from acclimate.encoders.loading import torch_device
 from acclimate.predict import Prediction
 from acclimate.sources.source import Sample, file_sample

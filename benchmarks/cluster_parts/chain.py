@@ -99,9 +99,9 @@ def _first_pass(job: ClusterJob, learnt: LearntState, blocks: Sequence[Any]) -> 
     done = Checkpoint(learnt.adapter, {}, 0, job.first_id, [], Summary())
     began = perf_counter()
     FirstPass(
-        job,
-        encoding,
-        done,
+        job=job,
+        encoding=encoding,
+        done=done,
         blocks=len(blocks),
         shards=1,
         ordered_first=0,

@@ -13,8 +13,8 @@ from acclimate import Classifier
 from acclimate.classify.outputs import ResultFile
 from acclimate.classify.run import Classification
 from acclimate.cluster.cluster_options import ClusterOptions
+from acclimate.cluster.cluster_run import ClusterRun
 from acclimate.cluster.connection import IDLE, connect, usable_cores
-from acclimate.cluster.run import ClusterRun
 from acclimate.encoders import load_encoder
 from acclimate.sources.source import Sample, open_source
 from classify_overhead import draw_photos

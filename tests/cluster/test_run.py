@@ -8,7 +8,7 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from acclimate.cluster import run as run_module
+from acclimate.cluster import cluster_run
 from acclimate.cluster.filesystem import Storage
 from acclimate.errors import InputError, ModelError, RunError
 from acclimate.methods import load_state, merge_states, state_to_bytes
@@ -136,7 +136,7 @@ def test_a_model_that_a_worker_cannot_load_is_named(local_ray, bench):
 
 
 def test_a_model_that_fails_again_and_again_ends_the_job(local_ray, bench, monkeypatch):
-    monkeypatch.setattr(run_module, "MAX_FAILURES", 1)
+    monkeypatch.setattr(cluster_run, "MAX_FAILURES", 1)
     bench.encoder.features = bench.encoder.features[:100]  # no row for the images that follow
     run = bench.job(method="tda", passes=1)
     with pytest.raises(RunError, match=r"failed 2 times.*IndexError.*--resume"):

@@ -52,7 +52,7 @@ class Bench:
     def job(self, name="out", method=None, passes=None, classifier=None, **options):
         """Return the job on the cluster, to be run; options are those of the command, the run and the classifier."""
         from acclimate.cluster.cluster_options import ClusterOptions
-        from acclimate.cluster.run import ClusterRun
+        from acclimate.cluster.cluster_run import ClusterRun
 
         known = {each.name for each in fields(ClusterOptions)} - {"unsure", "templates", "skip_duplicates", "workers"}
         settings = {key: options.pop(key) for key in list(options) if key in known}

@@ -370,7 +370,7 @@ def _classify_on_cluster(options: ClusterOptions) -> None:
 
     import_ray(options.address)
     from acclimate.cluster.listing import list_images
-    from acclimate.cluster.run import classify_on_cluster
+    from acclimate.cluster.cluster_run import classify_on_cluster
 
     @contextmanager
     def running(classifier: "Classifier", size: str) -> Iterator[tuple[Callable[..., None], Callable[[], bool]]]:

@@ -35,7 +35,7 @@ HINTS = {
 }
 
 
-class StorageError(RunError, OSError):
+class FileSystemError(RunError, OSError):
     """A file system that refused, with a reason and a hint."""
 
 
@@ -82,7 +82,7 @@ class Storage:
         """Write a file and the folders above it; a writer that is killed leaves the old file, or the new one.
 
         Raises:
-            StorageError: it cannot be written.
+            FileSystemError: it cannot be written.
         """
         with explained("write", self.where(name)):
             _write(self.where(name), content)
@@ -297,16 +297,16 @@ def _open_fsspec(scheme: str, root: str) -> Any:
 
 @contextmanager
 def explained(verb: str, url: str) -> Iterator[None]:
-    """Turn whatever a file system raises within the block into a `StorageError` that says what to check.
+    """Turn whatever a file system raises within the block into a `FileSystemError` that says what to check.
 
     Missing files stay `FileNotFoundError`.
     """
     try:
         yield
-    except (FileNotFoundError, InputError, MissingExtraError, StorageError):
+    except (FileNotFoundError, InputError, MissingExtraError, FileSystemError):
         raise
     except Exception as error:  # libraries for file systems raise errors of many kinds
         why = " ".join((reason(error) if isinstance(error, OSError) else f"{error}" or type(error).__name__).split())
         hints = LOCAL_HINTS if is_local(url) else HINTS
         hint = next((hint for pattern, hint in hints.items() if re.search(pattern, why.lower())), "")
-        raise StorageError(f"cannot {verb} {url}: {why.rstrip('.')}{hint and f'; {hint}'}.") from error
+        raise FileSystemError(f"cannot {verb} {url}: {why.rstrip('.')}{hint and f'; {hint}'}.") from error

@@ -17,7 +17,7 @@ stopped or killed begins anew.
 from collections import deque
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -46,53 +46,27 @@ class StopRequest(Exception):  # noqa: N818 (it is not an error)
     """A user's request to stop the run."""
 
 
+@dataclass(kw_only=True)
 class FirstPass:
-    """The first pass over the blocks of a stream that are not done yet.
+    """The first pass over the blocks of a stream that are not done yet."""
 
-    Args:
-        job: the settings of all tasks.
-        encoding: the actor that gives the encoded blocks.
-        done: the checkpoint to begin with; replaced by newer ones.
-        blocks: number of blocks of the whole stream.
-        shards: blocks per round.
-        ordered_first: blocks at the beginning of the stream that are rounds of their own.
-        save: called with every new checkpoint.
-        seconds: time between two checkpoints.
-        progress: called with the number of images that are done.
-        stop: returns True to stop.
-        machines: the watch over the machines while waiting.
-        adapter_gpus: GPUs that an adapting task asks for.
-    """
+    job: ClusterJob  # settings of all tasks
+    encoding: Any  # actor that gives the encoded blocks
+    done: Checkpoint  # checkpoint to begin with; replaced by newer ones
+    blocks: int  # number of blocks of the whole stream
+    shards: int  # blocks per round
+    ordered_first: int  # blocks at the beginning of the stream that are rounds of their own
+    save: Callable[[Checkpoint], None]  # called with every new checkpoint
+    seconds: float  # time between two checkpoints
+    progress: Callable[[int], None]  # called with the number of images that are done
+    stop: Callable[[], bool]  # returns True to stop
+    machines: MachineWatch  # watch over the machines while waiting
+    adapter_gpus: float = 0.0  # GPUs that an adapting task asks for
 
-    def __init__(
-        self,
-        job: ClusterJob,
-        encoding: Any,
-        done: Checkpoint,
-        *,
-        blocks: int,
-        shards: int,
-        ordered_first: int,
-        save: Callable[[Checkpoint], None],
-        seconds: float,
-        progress: Callable[[int], None],
-        stop: Callable[[], bool],
-        machines: MachineWatch,
-        adapter_gpus: float = 0.0,
-    ) -> None:
-        self.job = job
-        self.encoding = encoding
-        self.done = done
-        self.blocks = blocks
-        self.shards = shards
-        self.ordered_first = ordered_first
-        self.save = save
-        self.seconds = seconds
-        self.progress = progress
-        self.stop = stop
-        self.machines = machines
-        self._job = ray.put(job)
-        self._adapt = adapt_task(job.learns and shards == 1, adapter_gpus)
+    def __post_init__(self) -> None:
+        done = self.done
+        self._job = ray.put(self.job)
+        self._adapt = adapt_task(self.job.learns and self.shards == 1, self.adapter_gpus)
         self._learnt: Any = ray.put(LearntState(done.adapter, done.gates))  # state after the last begun round
         self._summary = deepcopy(done.summary)
         self._rounds: deque[Any] = deque()  # states after the rounds that are under way

@@ -7,7 +7,9 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from acclimate.cli import app
 from acclimate.cluster.filesystem import Storage
 from acclimate.methods import load_state, state_to_bytes
 from small_images import encoded
@@ -29,7 +31,8 @@ def test_a_job_in_a_bucket_is_that_on_disk(s3, here):
         Storage(here).write(f"photos/{number}.png", encoded(12 * number))
     (here / "alone").mkdir()
     task = ["--labels", "labels.txt", "--method", "tda"]
-    acclimate("classify", "photos", *task, "--out", "alone.parquet", "--state", "alone/state.safetensors")
+    alone = ["classify", "photos", *task, "--out", "alone.parquet", "--state", "alone/state.safetensors"]
+    assert CliRunner().invoke(app, alone).exit_code == 0
     url = f"{s3}/job"
     acclimate(
         "cluster", "classify", f"{url}/photos", *task, "--out", f"{url}/out", "--state", f"{url}/state.safetensors"

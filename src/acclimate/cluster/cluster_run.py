@@ -29,7 +29,7 @@ from acclimate.cluster.adapting import ClusterJob
 from acclimate.cluster.cluster_options import ClusterOptions
 from acclimate.cluster.connection import connect, send_plugins
 from acclimate.cluster.encoding import EncoderSetup, start_encoding
-from acclimate.cluster.filesystem import StorageError, storage_of
+from acclimate.cluster.filesystem import FileSystemError, storage_of
 from acclimate.cluster.machines import MachineLostError, MachineWatch, check_access
 from acclimate.cluster.output_folder import CHECKPOINT, OutputFolder
 from acclimate.cluster.passes import FirstPass, answer_again
@@ -206,9 +206,9 @@ class ClusterRun:
             before = self._done.position
             try:
                 return work(self._done)
-            except (RayError, MachineLostError, StorageError) as error:
+            except (RayError, MachineLostError, FileSystemError) as error:
                 failure = error.cause if isinstance(error, RayTaskError) else error
-                if isinstance(failure, AcclimateError) and not isinstance(failure, StorageError):
+                if isinstance(failure, AcclimateError) and not isinstance(failure, FileSystemError):
                     raise failure from None
             failures = 1 if self._done.position > before else failures + 1
             if failures > MAX_FAILURES:
@@ -228,9 +228,9 @@ class ClusterRun:
         encoding = start_encoding(self.samples, self.every, done.position, self._setup, *how)
         try:
             whole = FirstPass(
-                self._job(done),
-                encoding,
-                done,
+                job=self._job(done),
+                encoding=encoding,
+                done=done,
                 blocks=self.blocks,
                 shards=self.shards,
                 ordered_first=self.ordered_blocks,
