@@ -46,7 +46,8 @@ def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collect
         version=__version__,
         description=ABOUT,
         lifespan=lifespan,
-        openapi_url=None,  # `document` serves it; FastAPI's own pages load scripts from other hosts
+        docs_url=None,  # FastAPI's own pages load scripts from other hosts
+        redoc_url=None,
         responses={status: {"model": schemas.FailedResponse} for status in CODES if status not in (405, 499)},
         # The gate checks tokens before a body is read; this only tells the API documentation to ask for one.
         dependencies=[] if tokens is None else [Depends(HTTPBearer(auto_error=False))],

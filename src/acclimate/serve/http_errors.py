@@ -108,34 +108,22 @@ def handle_errors(app: FastAPI) -> None:
     async def respond(request: Request, error: Any) -> Response:
         status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
         message = str(error)
-        if isinstance(error, HTTPException):
-            status = error.status_code
-            message = _message(request, error)
-        elif isinstance(error, RequestValidationError):
+        headers = {"Retry-After": str(error.retry_after)} if isinstance(error, BusyError) else None
+        if isinstance(error, RequestValidationError):
             message = validation_message(error)
-        elif isinstance(error, ClientDisconnect):
-            message = "the connection was closed before the whole body was received."
+        elif isinstance(error, HTTPException):
+            status = error.status_code
+            headers = error.headers
+            message = error.detail
+            if message == HTTPStatus(status).phrase:  # the framework's own message says nothing but the status
+                path = request.scope["path"][:MAX_QUOTED_CHARS]
+                message = f"there is nothing at {path!r} for {request.method[:20]}; /docs lists all routes."
         error.__traceback__ = None  # its frames hold the body, and would until the next garbage collection
         error.__context__ = None
-        retry = {"Retry-After": str(error.retry_after)} if isinstance(error, BusyError) else None
-        return failure(request.scope, status, message, getattr(error, "headers", retry))
+        return failure(request.scope, status, message, headers)
 
     for kind in (AcclimateError, HTTPException, RequestValidationError, TimeoutError, ClientDisconnect):
         app.add_exception_handler(kind, respond)
-
-
-def _message(request: Request, error: HTTPException) -> str:
-    """Return the message of an HTTP error; the framework's own messages say nothing but the status."""
-    path = request.scope["path"][:MAX_QUOTED_CHARS]
-    if error.detail == HTTPStatus.NOT_FOUND.phrase:
-        return f"there is nothing at {path!r}; /docs lists all routes."
-    if error.detail == HTTPStatus.METHOD_NOT_ALLOWED.phrase:
-        # The framework looks at the first route with this path only; there is one per method.
-        template = getattr(request.scope.get("route"), "path", "")
-        allowed = ", ".join(method.upper() for method in request.app.openapi()["paths"].get(template, {"GET": None}))
-        error.headers = {"Allow": allowed}
-        return f"{request.method[:20]!r} is not possible at {path!r}; use {allowed}."
-    return error.detail
 
 
 def validation_message(error: ValidationError | RequestValidationError) -> str:
