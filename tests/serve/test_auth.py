@@ -19,6 +19,7 @@ OPEN = {"/", "/docs", "/openapi.json", "/page", "/health/live", "/health/ready"}
 ANY_TOKEN = {("GET", "/v1/streams"), ("GET", "/metrics"), ("POST", "/classify")}  # routes that any token may use
 BODIES = {
     ("POST", "/v1/streams"): {"json": {"name": "other", "labels": ["cat", "dog"]}},
+    ("PUT", "/v1/streams/{name}"): {"json": {"labels": ["cat", "dog"]}},
     ("POST", "/v1/streams/{name}/classify"): {"json": {"images": [""]}},
     ("PATCH", "/v1/streams/{name}/labels"): {"json": {"add": ["fox"]}},
 }

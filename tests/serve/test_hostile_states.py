@@ -66,7 +66,7 @@ def test_refused_states_leave_no_trace(client, pictures):
     assert client.get(f"{ONE}/state").content == state
     assert client.get(ONE).json() == described
     assert files(client.folder) == before
-    audited = [json.loads(line) for line in (client.folder / "audit.jsonl").read_text().splitlines()]
+    audited = [json.loads(line) for line in (client.folder / "audit" / "service.refused.jsonl").read_text().splitlines()]
     outcomes = [each["outcome"] for each in audited if each["action"] == "upload_state"]
     assert len(outcomes) == uploads
     assert "done" not in outcomes

@@ -235,7 +235,7 @@ def test_request_ids_come_back(client):
     assert re.fullmatch("[0-9a-f]{32}", forged.headers["x-request-id"])
     assert forged.json()["error"] == {
         "code": "not_found",
-        "message": "there is nothing at '/nowhere'; /docs lists all routes.",
+        "message": "there is no GET '/nowhere'; /docs lists all routes.",
         "request_id": forged.headers["x-request-id"],
     }
 

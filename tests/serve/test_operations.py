@@ -50,8 +50,8 @@ def test_an_image_as_the_whole_body(client, pictures, kind):
 @pytest.mark.parametrize(
     ("method", "path", "options", "status", "message"),
     [
-        ("GET", "/nowhere", {}, 404, "there is nothing at '/nowhere'; /docs lists all routes."),
-        ("PUT", "/v1/streams", {}, 405, "'PUT' is not possible at '/v1/streams'; use GET, POST."),
+        ("GET", "/nowhere", {}, 404, "there is no GET '/nowhere'; /docs lists all routes."),
+        ("PUT", "/v1/streams", {}, 405, "there is no PUT '/v1/streams'; /docs lists all routes."),
         ("POST", "/v1/streams", {"content": b"{", "headers": JSON}, 422, "the body is not valid JSON: "),
         ("POST", f"{ONE}/classify", {"content": b"[", "headers": JSON}, 422, "JSON"),
         ("GET", "/v1/streams/Pets", {}, 422, "Use small letters, digits, . _ -; for instance pets-2024."),
@@ -192,7 +192,7 @@ def test_tokens_are_read_again_on_sighup(tiny_onnx, tmp_path):
         with pytest.raises(ServiceError) as caught:
             old.streams()
         assert caught.value.status == 401
-    audit = [json.loads(line) for line in (data / "audit.jsonl").read_text().splitlines()]
+    audit = [json.loads(line) for line in (data / "audit" / "SIGHUP.jsonl").read_text().splitlines()]
     assert [(each["action"], each["outcome"]) for each in audit] == [
         ("reload_tokens", "invalid"),
         ("reload_tokens", "done"),

@@ -169,7 +169,7 @@ def test_only_images_that_can_be_read_make_a_stream(serve, pictures):
         assert sorted(path.stem for path in (client.folder / "streams").glob("*.sqlite")) == ["one", "two"]
         answer = send(client, "new", pictures[0]).json()["results"][0]
         assert (answer["id"], client.get("/v1/streams/new").json()["samples_seen"]) == (0, 1)
-        made = [json.loads(line) for line in (client.folder / "audit.jsonl").read_text().splitlines()]
+        made = [json.loads(line) for line in (client.folder / "audit" / "service.jsonl").read_text().splitlines()]
         assert [(each["stream"], each["by"]) for each in made if each["action"] == "create_stream"] == [
             ("new", "its first images")
         ]

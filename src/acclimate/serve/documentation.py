@@ -9,6 +9,7 @@ from acclimate.serve.security import OPEN
 STREAMS = "/v1/streams"
 BODIES = (
     schemas.StreamRequest,
+    schemas.NamelessStreamRequest,
     schemas.ImagesRequest,
     schemas.CorrectionRequest,
     schemas.LabelsRequest,

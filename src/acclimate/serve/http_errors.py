@@ -107,7 +107,7 @@ def handle_errors(app: FastAPI) -> None:
 
     async def respond(request: Request, error: Any) -> Response:
         status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
-        message = str(error)
+        message = str(error) or "it took too long, or the connection was closed; send it again."
         headers = {"Retry-After": str(error.retry_after)} if isinstance(error, BusyError) else None
         if isinstance(error, RequestValidationError):
             message = validation_message(error)
@@ -117,7 +117,7 @@ def handle_errors(app: FastAPI) -> None:
             message = error.detail
             if message == HTTPStatus(status).phrase:  # the framework's own message says nothing but the status
                 path = request.scope["path"][:MAX_QUOTED_CHARS]
-                message = f"there is nothing at {path!r} for {request.method[:20]}; /docs lists all routes."
+                message = f"there is no {request.method[:20]} {path!r}; /docs lists all routes."
         error.__traceback__ = None  # its frames hold the body, and would until the next garbage collection
         error.__context__ = None
         return failure(request.scope, status, message, headers)

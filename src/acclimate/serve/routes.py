@@ -16,7 +16,7 @@ from acclimate.serve.http_errors import ExistsError, NotFoundError
 from acclimate.serve.security import Action, Caller
 from acclimate.serve.stream import Stream
 from acclimate.serve.streams import Streams
-from acclimate.serve.uploads import BINARY, BODY, RAW, described, json_body, read_body, read_images
+from acclimate.serve.uploads import BINARY, BODY, RAW, described, json_body, read_images
 
 STATE = {"content": {RAW: BINARY}}
 
@@ -253,7 +253,7 @@ async def download_state(stream: Managed) -> Response:
 )
 async def upload_state(stream: Managed, request: Request, details: Details) -> dict[str, Any]:
     """Continue from a state file; it must have the same model, labels, prompts, method and settings."""
-    content = await read_body(request)
+    content = await request.body()
     details["bytes"] = len(content)
     await stream.continue_from(content)
     return stream.describe()

@@ -7,11 +7,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import sha256
+from io import BytesIO
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import unquote_to_bytes
 
+import anyio
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -21,7 +23,6 @@ from acclimate.serve.http_errors import failure
 from acclimate.serve.limits import Limits
 from acclimate.serve.logs import SAFE_METHODS
 from acclimate.serve.queues import leaves_enough
-from acclimate.serve.uploads import Body
 
 Action = Literal["classify", "manage"]
 TOKEN_LINE = "NAME TOKEN STREAM=ACTION ..., for example: camera sha256:9f86d0... shop-*=classify"
@@ -32,6 +33,9 @@ HEALTH = ("/health/live", "/health/ready")
 OPEN = ("/", "/docs", "/openapi.json", *HEALTH)
 OPEN_FOLDER = "/page/"
 MAX_QUERY_FIELDS = 2000
+LARGE_BODIES = ("/classify", "/corrections", "/state")  # ends of the paths that take images and states
+BODIES_HELD = 4  # full-sized bodies that all requests together may hold in memory
+MIN_SHARE_DIVISOR = 128  # a caller may always hold all that there is room for, divided by this
 MIN_REQUESTS = 4  # requests that a caller may always have at a time
 # Bits of an address that name a network: one client can easily have many addresses of it.
 IPV4_BITS = 24
@@ -145,12 +149,15 @@ def _grants(text: str, where: str) -> list[tuple[str, str]]:
 
 
 class AccessMiddleware:
-    """Middleware: refuses requests before their body is read, and ends those that take too long.
+    """Middleware: refuses requests, receives the bodies of others, and ends what takes too long.
 
-    A request that has no response after `limits.timeout_s`, or whose client has disconnected, is cancelled: work that
-    has not begun then never happens. Without tokens everybody is accepted. `hosts` are the host names that requests may
-    be sent to, None for any; they detect DNS rebinding: a page of another site that resolves its own host name to
-    127.0.0.1.
+    Routes that take images or states get bodies of `limits.body_bytes`, all others of `limits.json_bytes`. Together the
+    bodies in memory occupy `BODIES_HELD` of the largest; a caller may hold as much as it leaves to the others, and in
+    any case a little. Sending the body and answering it may take `limits.timeout_s` each. Requests that take longer, or
+    whose client has disconnected, are cancelled: work that has not begun then never happens.
+
+    Without tokens everybody is accepted. `hosts` are the host names that requests may be sent to, None for any; they
+    detect DNS rebinding: a page of another site that resolves its own host name to 127.0.0.1.
     """
 
     def __init__(self, app: ASGIApp, tokens: TokenFile | None, hosts: Collection[str] | None, limits: Limits) -> None:
@@ -166,51 +173,23 @@ class AccessMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        body = Body(scope, receive, self.limits, self.held)
-        answer: ASGIApp = self._refuse(scope, body) or self.app
-        awaited = True
-        started = False
-
-        async def respond(message: Message) -> None:
-            nonlocal started
-            if message["type"] == "http.response.start" and not body.complete.is_set():
-                message["headers"] = [*message["headers"], (b"connection", b"close")]  # the rest must not be sent
-            if awaited:
-                started = True
-                await send(message)
-
-        request = asyncio.ensure_future(answer(scope, body.receive, respond))  # type: ignore[arg-type]
-        self.running[body.caller] += 1
-        request.add_done_callback(lambda _: self._release(body))
-        gone = asyncio.ensure_future(body.disconnected())
+        refusal = self._refuse(scope)
+        caller = scope["state"]["caller"]
+        name = "" if caller is None else caller.name
+        body = BytesIO()  # gives what it holds without a copy
+        self.running[name] += 1
         try:
-            await asyncio.wait({request, gone}, timeout=self.limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if request.done():
-                await request
-            elif not started:
-                awaited = False
-                await self._give_up(scope, body, gone.done())(scope, receive, send)
+            refusal = refusal or await self._receive(scope, receive, body, name)
+            refusal = refusal or await self._answer(scope, receive, send, body.getvalue())
+            if refusal is not None:
+                refusal.headers["Connection"] = "close"  # the rest of its body must not be sent
+                await refusal(scope, receive, send)
         finally:
-            request.cancel()
-            gone.cancel()
+            self.running -= Counter([name])  # drops callers without any
+            self.held -= Counter({name: body.tell()})
 
-    def _give_up(self, scope: Scope, body: Body, gone: bool) -> Response:
-        status = 499
-        message = "the client has disconnected."
-        if not body.complete.is_set():
-            status = 408
-            message = "the body was sent too slowly; send smaller or fewer images."
-        elif not gone:
-            status = 504
-            limit = f"no answer within {self.limits.timeout_s:g} s"
-            message = f"{limit}; it may still be carried out: look before you send it again."
-        return failure(scope, status, message, {"Connection": "close"})
-
-    def _release(self, body: Body) -> None:
-        self.running -= Counter([body.caller])  # drops callers without any
-        self.held -= Counter({body.caller: body.size})
-
-    def _refuse(self, scope: Scope, body: Body) -> Response | None:
+    def _refuse(self, scope: Scope) -> Response | None:
+        """Return the response to a request that is refused unread; None for others, whose caller is noted."""
         headers = dict(scope["headers"])
         if b"transfer-encoding" in headers and b"content-length" in headers:
             return failure(scope, 400, "send either Content-Length or Transfer-Encoding, not both.")
@@ -228,8 +207,7 @@ class AccessMiddleware:
             message = "send a token of this service in the header `Authorization: Bearer TOKEN`."
             return failure(scope, 401, message, {"WWW-Authenticate": "Bearer"})
         scope["state"]["caller"] = caller
-        body.caller = "" if caller is None else caller.name
-        running = self.running[body.caller] + 1
+        running = self.running["" if caller is None else caller.name] + 1
         room = leaves_enough(running, self.running.total() + 1, self.limits.requests, MIN_REQUESTS)
         if not room and scope["path"] not in HEALTH:
             return failure(scope, 429, "too many requests at once; try again in a moment.")
@@ -240,6 +218,63 @@ class AccessMiddleware:
             unquote_to_bytes(scope["query_string"]).decode()
         except UnicodeDecodeError:
             return failure(scope, 422, "the query is not UTF-8 with percent signs; encode it again.")
-        if int(headers.get(b"content-length", 0)) > body.most:
-            return failure(scope, 413, body.too_large())
         return None
+
+    async def _receive(self, scope: Scope, receive: Receive, body: BytesIO, name: str) -> Response | None:
+        """Receive a body; returns the response to one that is too large or too slow."""
+        most = self.limits.body_bytes
+        if not scope["path"].endswith(LARGE_BODIES):
+            most = min(most, self.limits.json_bytes)
+        announced = int(dict(scope["headers"]).get(b"content-length", 0))
+        room = BODIES_HELD * self.limits.body_bytes
+        more = True
+        with anyio.move_on_after(self.limits.timeout_s):
+            while True:
+                if max(announced, body.tell()) > most:
+                    what = f"the body of this request may have at most {most} bytes"
+                    return failure(scope, 413, f"{what}; send smaller or fewer images or labels.")
+                if not leaves_enough(self.held[name], self.held.total(), room, room // MIN_SHARE_DIVISOR):
+                    return failure(scope, 429, "too many large requests at once; try again in a moment.")
+                if not more:
+                    return None
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return failure(scope, 499, "the client has disconnected.")
+                more = message.get("more_body", False)
+                self.held[name] += body.write(message.get("body", b""))
+        return failure(scope, 408, "the body was sent too slowly; send smaller or fewer images.")
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, content: bytes) -> Response | None:
+        """Have a request answered; returns the response to one that was cancelled before that."""
+        unread: list[Message] = [{"type": "http.request", "body": content}]
+        awaited = True
+        started = False
+
+        async def replay() -> Message:
+            if not unread:
+                await asyncio.Event().wait()
+            return unread.pop()
+
+        async def respond(message: Message) -> None:
+            nonlocal started
+            if awaited:
+                started = True
+                await send(message)
+
+        request = asyncio.ensure_future(self.app(scope, replay, respond))  # type: ignore[arg-type]
+        gone = asyncio.ensure_future(receive())  # type: ignore[arg-type]
+        try:
+            await asyncio.wait({request, gone}, timeout=self.limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if request.done() or (started and gone.done()):
+                await request
+                return None
+        finally:
+            awaited = False
+            request.cancel()
+            gone.cancel()
+        if started:
+            return None
+        if gone.done():
+            return failure(scope, 499, "the client has disconnected.")
+        limit = f"no answer within {self.limits.timeout_s:g} s"
+        return failure(scope, 504, f"{limit}; it may still be carried out: look before you send it again.")
