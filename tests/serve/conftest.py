@@ -1,6 +1,5 @@
 """A real service in this process: real sockets, real streams, the tiny model."""
 
-import asyncio
 import io
 import shutil
 from contextlib import ExitStack, contextmanager
@@ -8,6 +7,7 @@ from threading import Thread
 
 import httpx
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from acclimate.encoders import load_encoder
 from acclimate.serve.app import create_app
@@ -41,7 +41,8 @@ def serve(encoder, tmp_path_factory):
     def start(tokens=None, defaults=None, folder=None, **limits):
         folder = folder or tmp_path_factory.mktemp("service")
         streams = Streams(folder, encoder, Limits(**limits), defaults)
-        asyncio.run(create_streams(streams))
+        with start_blocking_portal() as portal:  # in a thread: a browser's driver may run an event loop in this one
+            portal.call(create_streams, streams)
         with bind("127.0.0.1", 0) as listening:
             server = make_server(create_app(streams, tokens, LOOPBACK_NAMES))
             thread = Thread(target=server.run, args=([listening],), daemon=True)
