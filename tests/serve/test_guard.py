@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from acclimate import FeatureStream, Head, list_methods, write_stream
 from acclimate.methods.schedule import Queued
 from acclimate.serve import guard as module
-from acclimate.serve.guard import FairSlots, Guard, GuardRequest, GuardRules
+from acclimate.serve.guard import FairSlots, Guard, GuardRules
 from acclimate.serve.limits import Limits
 from portal import running
 from table_encoder import TableEncoder, picture
@@ -213,15 +213,7 @@ def test_the_memory_of_the_guard_is_bounded(monkeypatch):
 )
 def test_rules_that_make_no_sense_are_refused(rules):
     with pytest.raises(ValidationError):
-        GuardRequest(**rules)
-
-
-@pytest.mark.parametrize("rules", [{"burst": 10**30}, {"window_s": 1e300}, {"window_s": 1e-300}])
-def test_rules_that_streams_may_have_from_before_work(rules):
-    guard = Guard(GuardRules(**rules))
-    for _ in range(2):
-        assert guard.allowed("a", 5, 2) == (5, "")
-        guard.learnt("a", 5)
+        GuardRules(**rules)
 
 
 def queue(*owners):

@@ -10,6 +10,7 @@ Python and the entries of uploaded states, are neither limited nor counted.
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import floor, inf
 from time import monotonic
 
@@ -20,10 +21,6 @@ from acclimate.methods.state import LARGEST_ID
 
 WINDOW_PARTS = 1000  # samples are counted per part of the window, which bounds the memory
 MAX_COUNTS = 10_000  # counts kept for all clients together
-MIN_PART_S = 1e-6  # shortest part of the window
-BURST = "Samples of one client that may be learnt within the window."
-WINDOW = "Length of the window in seconds."
-AGE = "Cache entries of a client may be replaced by any other client after so many samples of the stream."
 
 
 class GuardRules(BaseModel):
@@ -39,21 +36,21 @@ class GuardRules(BaseModel):
         "and at least an equal share of them. As many samples as there are labels are always allowed. In caches nobody "
         "is refused: in a full class, entries of clients that hold more than others are replaced. null or 1: no limit.",
     )
-    burst: int | None = Field(default=None, ge=1, description=BURST)
-    window_s: float = Field(default=60.0, gt=0, allow_inf_nan=False, description=WINDOW)
-    age: int = Field(default=10_000, ge=1, le=LARGEST_ID, description=AGE)
+    burst: int | None = Field(
+        default=None, ge=1, le=100_000, description="Samples of one client that may be learnt within the window."
+    )
+    window_s: float = Field(default=60.0, ge=1e-3, le=604_800, description="Length of the window in seconds.")
+    age: int = Field(
+        default=10_000,
+        ge=1,
+        le=LARGEST_ID,
+        description="Number of samples after which cache entries of a client may be replaced by any other client.",
+    )
 
     @property
     def fair(self) -> bool:
         """True if clients share the slots of caches."""
         return self.share is not None and self.share < 1
-
-
-class GuardRequest(GuardRules):
-    """Rules for a new stream; those of older streams may have no upper bounds."""
-
-    burst: int | None = Field(default=None, ge=1, le=100_000, description=BURST)
-    window_s: float = Field(default=60.0, gt=0, le=604_800, allow_inf_nan=False, description=WINDOW)
 
 
 class Guard:
@@ -70,7 +67,7 @@ class Guard:
         self.refusals = 0
         self._share = 1.0 if entries_only or rules.share is None else rules.share
         self._clock = clock
-        self._part_s = max(rules.window_s / WINDOW_PARTS, MIN_PART_S)
+        self._part_s = rules.window_s / WINDOW_PARTS
         self._counts: dict[tuple[int, str], int] = {}  # samples by part of the window and client, oldest part first
         self._taught: Counter[str] = Counter()  # samples within the window by client
 
@@ -124,6 +121,7 @@ class Guard:
                 del self._taught[client]
 
 
+@dataclass(frozen=True)
 class FairSlots:
     """Eviction rule of a full class where several clients have entries in a cache.
 
@@ -137,26 +135,23 @@ class FairSlots:
         age: number of samples after which an entry may be evicted by any other client.
     """
 
-    def __init__(self, senders: Mapping[int, str], client: str, age: int) -> None:
-        self.senders = senders
-        self.client = client
-        self.age = age
+    senders: Mapping[int, str]
+    client: str
+    age: int
 
     def __call__(self, queue: list[Queued], rank: float, entry_id: int) -> int | None:
         """Return the index of the entry to evict; None to keep all."""
         owners = [self.senders.get(entry.id, self.client) for entry in queue]
         held = Counter(owners)
-        open_to: list[int] = []
+        worst: int | None = None  # the last entry that lower entropy evicts
         for index in reversed(range(len(queue))):
             owner = owners[index]
             more = held[owner] - held[self.client]
-            if owner in ("", self.client):
-                open_to.append(index)
-            elif more > 1 or queue[index].id < entry_id - self.age:
+            others = owner not in ("", self.client)
+            if others and (more > 1 or queue[index].id < entry_id - self.age):
                 return index
-            elif more == 1:
-                open_to.append(index)
-        if not open_to:
+            if worst is None and (more == 1 or not others):
+                worst = index
+        if worst is None or last_if_worse(queue[: worst + 1], rank, entry_id) is None:
             return None
-        worst = open_to[0]
-        return worst if last_if_worse(queue[: worst + 1], rank, entry_id) is not None else None
+        return worst

@@ -3,7 +3,7 @@
 import asyncio
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 from starlette.responses import JSONResponse
@@ -201,7 +201,7 @@ async def unfreeze_stream(stream: Managed) -> dict[str, Any]:
     return stream.describe()
 
 
-@router.get("/{name}/snapshots", response_model=schemas.SnapshotsResponse)
+@router.get("/{name}/snapshots", response_model=dict[Literal["snapshots"], list[schemas.SnapshotResponse]])
 async def list_snapshots(stream: Managed) -> dict[str, Any]:
     """List the snapshots, newest first."""
     return {"snapshots": (await stream.snapshots())[::-1]}
@@ -259,7 +259,7 @@ async def upload_state(stream: Managed, request: Request, details: Details) -> d
     return stream.describe()
 
 
-@router.get("/{name}/caches", response_model=schemas.EntriesResponse)
+@router.get("/{name}/caches", response_model=dict[Literal["entries"], list[schemas.EntryResponse]])
 async def list_entries(
     stream: Managed,
     streams: AllStreams,
@@ -286,7 +286,7 @@ async def describe_learnt(stream: Managed, streams: AllStreams, caller: Sender) 
     return await streams.pool.run(caller.name, lambda: JSONResponse(learnt))
 
 
-@router.get("/{name}/answers", response_model=schemas.LearntAnswersResponse)
+@router.get("/{name}/answers", response_model=dict[Literal["answers"], list[schemas.LearntAnswerResponse]])
 async def list_answers(
     stream: Managed,
     streams: AllStreams,
@@ -316,7 +316,7 @@ async def correct(
     return {"id": details["id"], "label": body.label}
 
 
-@router.get("/{name}/corrections", response_model=schemas.CorrectionsResponse)
+@router.get("/{name}/corrections", response_model=dict[Literal["corrections"], list[schemas.CorrectionResponse]])
 async def list_corrections(stream: Managed, streams: AllStreams, caller: Sender) -> Response:
     """List the corrections."""
     corrections = await stream.corrections()

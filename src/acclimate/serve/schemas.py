@@ -1,8 +1,7 @@
 """The JSON of requests and responses.
 
 Whatever a request has is bounded: texts, lists and dicts in length, numbers in size. These bounds are the most that any
-service allows; the limits of a service are lower. Lists and dicts fail at their first wrong item. Responses are not
-bounded, nor is a `StreamSetup`, which may be that of a stream from before there were bounds.
+service allows; the limits of a service are lower. Lists and dicts fail at their first wrong item.
 """
 
 from typing import Annotated, Any, Literal
@@ -13,13 +12,10 @@ from pydantic_core import PydanticCustomError
 from acclimate.errors import nearest
 from acclimate.methods import DEFAULT_METHOD, list_methods
 from acclimate.methods.state import LARGEST_ID
-from acclimate.serve.guard import GuardRequest, GuardRules
+from acclimate.serve.guard import GuardRules
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 NAME_RULE = "Use small letters, digits, . _ -; for instance pets-2024."
-TEMPLATES = "A prompt with {}, the name of a set, a list of these, or all prompts of each label."
-SETTINGS = "Settings of the method."
-GUARD = "Limits what one of several clients can teach the stream; null for no limit."
 UNSURE = "Answers with a lower score are marked as `unsure`."
 MAX_SETTING = 1_000_000  # largest absolute value of a number in the settings
 MAX_LABELS = 100_000  # labels per request
@@ -36,16 +32,11 @@ Id = Annotated[int, Field(strict=True, ge=0, le=LARGEST_ID)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX_SETTING)]
 Word = Annotated[str, Field(max_length=200)]  # the name of a method, of a setting or of its value
-Label = Annotated[str, Field(examples=["cat"])]
-BoundedLabel = Annotated[Label, Field(max_length=LABEL_CHARS)]
-Labels = Annotated[list[BoundedLabel], Field(max_length=MAX_LABELS, fail_fast=True)]
+Label = Annotated[str, Field(max_length=LABEL_CHARS, examples=["cat"])]
+Labels = Annotated[list[Label], Field(max_length=MAX_LABELS, fail_fast=True)]
 Prompt = Annotated[str, Field(max_length=PROMPT_CHARS)]
 Prompts = Annotated[list[Prompt], Field(max_length=MAX_LABELS, fail_fast=True)]
 Name = Annotated[str, Field(max_length=64, examples=["shop-1"])]
-SamplesSeen = Annotated[int, Field(description="Number of images it has learnt from.")]
-Frozen = Annotated[bool, Field(description="Whether it answers without learning.")]
-Degraded = Annotated[str | None, Field(description="What cannot be written to the disk at the moment.")]
-Broken = Annotated[str | None, Field(description="Which files were damaged, and what was done about it.")]
 
 
 class RequestBody(BaseModel):
@@ -67,11 +58,15 @@ class RequestBody(BaseModel):
 class StreamSetup(RequestBody):
     """The settings that a stream is created with. Its labels are not part of it: they can change."""
 
-    templates: str | list[str] | dict[str, list[str]] = Field("single", description=TEMPLATES)
+    templates: Prompt | Prompts | Annotated[dict[Label, Prompts], Field(max_length=MAX_LABELS, fail_fast=True)] = Field(
+        "single", description="A prompt with {}, the name of a set, a list of these, or all prompts of each label."
+    )
     method: Word = Field(
         DEFAULT_METHOD, description="Name of the adaptation method.", json_schema_extra={"enum": list(list_methods())}
     )
-    settings: dict[str, bool | int | float | str] = Field({}, description=SETTINGS)
+    settings: dict[Word, bool | Integer | Number | Word] = Field(
+        {}, max_length=100, fail_fast=True, description="Settings of the method."
+    )
     views: Count = Field(1, description="Views per image: itself and augmented versions of it.")
     views_kind: Literal["augmix", "crop", "large-crop"] | None = Field(
         None, description="Crops with or without AugMix; what the method's authors use by default."
@@ -84,19 +79,14 @@ class StreamSetup(RequestBody):
         False, description="Answer `none of these` for images that belong to no label, and do not learn from them."
     )
     unsure: Share | None = Field(None, description=UNSURE)
-    guard: GuardRules | None = Field(GuardRules(), description=GUARD)
+    guard: GuardRules | None = Field(
+        GuardRules(), description="Limits what one of several clients can teach the stream; null for no limit."
+    )
 
 
 class NamelessStreamRequest(StreamSetup):
     """A new stream whose name is in the path."""
 
-    templates: (
-        Prompt | Prompts | Annotated[dict[BoundedLabel, Prompts], Field(max_length=MAX_LABELS, fail_fast=True)]
-    ) = Field("single", description=TEMPLATES)
-    settings: dict[Word, bool | Integer | Number | Word] = Field(
-        {}, max_length=100, fail_fast=True, description=SETTINGS
-    )
-    guard: GuardRequest | None = Field(GuardRequest(), description=GUARD)
     labels: Labels = Field(min_length=2, examples=[["cat", "dog", "bird"]])
 
 
@@ -120,7 +110,7 @@ class CorrectionRequest(RequestBody):
 
     id: Id | None = Field(None, description="Of an image that was learnt, as `classify` has answered it.")
     image: Base64 | None = Field(None, description="The image itself, if it was not learnt or that was long ago.")
-    label: BoundedLabel
+    label: Label
 
     @model_validator(mode="after")
     def _one_image(self) -> "CorrectionRequest":
@@ -200,10 +190,10 @@ class SummaryResponse(BaseModel):
 
     name: Name
     method: str | None
-    samples_seen: SamplesSeen | None
-    frozen: Frozen | None
-    degraded: Degraded
-    broken: Broken
+    samples_seen: int | None
+    frozen: bool | None
+    degraded: str | None
+    broken: str | None
 
 
 class SummariesResponse(BaseModel):
@@ -219,8 +209,8 @@ class DescriptionResponse(StreamSetup):
     name: Name
     labels: list[Label]
     refusals: int = Field(description="Images that the guard has refused since the service started.")
-    samples_seen: SamplesSeen
-    frozen: Frozen
+    samples_seen: int = Field(description="Number of images it has learnt from.")
+    frozen: bool = Field(description="Whether it answers without learning.")
     advice: str = Field(description="What to know of the images, as far as the method can tell; empty if nothing.")
     corrections: int = Field(description="Number of corrections.")
     state_bytes: int = Field(description="Size of the newest snapshot in bytes.")
@@ -230,8 +220,8 @@ class DescriptionResponse(StreamSetup):
     answered: int = Field(description="Images classified since the service started.")
     changed: int = Field(description="Predictions that adaptation has changed since the service started.")
     changed_share: float
-    degraded: Degraded
-    broken: Broken
+    degraded: str | None = Field(description="What cannot be written to the disk at the moment.")
+    broken: str | None = Field(description="Why its file cannot be used.")
 
 
 class SnapshotResponse(BaseModel):
@@ -243,12 +233,6 @@ class SnapshotResponse(BaseModel):
     samples_seen: int
 
 
-class SnapshotsResponse(BaseModel):
-    """States to roll back to, newest first."""
-
-    snapshots: list[SnapshotResponse]
-
-
 class EntryResponse(BaseModel):
     """A cache entry."""
 
@@ -258,12 +242,6 @@ class EntryResponse(BaseModel):
     id: int
     client: str = Field(description="Who sent the image: the name of a token, or a network.")
     thumbnail: str | None = Field(description="A small picture as a data URL, if it is kept and requested.")
-
-
-class EntriesResponse(BaseModel):
-    """All cache entries."""
-
-    entries: list[EntryResponse]
 
 
 class LearntAnswerResponse(BaseModel):
@@ -278,12 +256,6 @@ class LearntAnswerResponse(BaseModel):
     changed: bool = Field(description="Whether adaptation changed the predicted label.")
 
 
-class LearntAnswersResponse(BaseModel):
-    """The answers to images that led to the current state, by id."""
-
-    answers: list[LearntAnswerResponse]
-
-
 class CorrectedResponse(BaseModel):
     """A correction: an image and the label that it was given."""
 
@@ -295,12 +267,6 @@ class CorrectionResponse(CorrectedResponse):
     """A correction in a list."""
 
     thumbnail: str | None = Field(description="A small picture as a data URL, if the stream keeps thumbnails.")
-
-
-class CorrectionsResponse(BaseModel):
-    """The corrections of a stream, in the order of their ids."""
-
-    corrections: list[CorrectionResponse]
 
 
 class LearntResponse(BaseModel):

@@ -109,8 +109,8 @@ class StreamFile:
         if numbers != [FORMAT, VERSION]:
             self.close()
             raise UnusableError(
-                "its file is not that of a stream, or was written by another version of acclimate; restore a backup, or "
-                "delete the stream."
+                "its file is not that of a stream, or was written by another version of acclimate; restore a backup, "
+                "or delete the stream."
             )
 
     def about(self, key: str) -> dict[str, Any]:
