@@ -1,6 +1,5 @@
 """Many snapshots, many streams: one client can neither push out a good state, nor fill memory or disk."""
 
-import os
 import sys
 import time
 from contextlib import suppress
@@ -26,7 +25,7 @@ def loaded(process):
     files = set()
     for handle in Path(f"/proc/{process.pid}/fd").iterdir():
         with suppress(OSError):  # closed in the meantime
-            files.add(os.readlink(handle))
+            files.add(str(handle.readlink()))
     return sum(name.endswith(".sqlite") for name in files)
 
 
