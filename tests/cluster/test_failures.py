@@ -8,8 +8,9 @@ from functools import partial
 import psutil
 import pytest
 
-from acclimate.cluster import machines
-from acclimate.cluster.output_folder import CHECKPOINT
+from acclimate.cluster import cluster_run, machines
+from acclimate.cluster.filesystem import FileSystemError
+from acclimate.cluster.output_folder import CHECKPOINT, OutputFolder
 from acclimate.errors import RunError
 from acclimate.methods import load_with_notes, state_to_bytes
 from acclimate.sources.source import Sample
@@ -110,3 +111,25 @@ def test_all_machines_with_room_are_lost(ray_cluster, nodes, bench, place, monke
     assert again.run(resume=True)
     assert again.kept >= 40
     same(bench, again, rows, adapter)
+
+
+def test_a_file_system_that_refuses_for_a_while(local_ray, bench, monkeypatch):
+    rows, _, adapter = bench.alone("tda")
+    write = OutputFolder.write_checkpoint
+    refusals = [1]
+
+    def refuse(out, done):
+        if done.position and refusals:
+            refusals.pop()
+            raise FileSystemError("cannot write the checkpoint: no space left.")
+        write(out, done)
+
+    monkeypatch.setattr(OutputFolder, "write_checkpoint", refuse)
+    run = bench.job(method="tda")
+    assert run.run()
+    assert not refusals
+    same(bench, run, rows, adapter)
+    refusals[:] = [1] * 2
+    monkeypatch.setattr(cluster_run, "MAX_FAILURES", 1)
+    with pytest.raises(RunError, match=r"failed 2 times .*: cannot write the checkpoint: no space left\. .*--resume"):
+        bench.job(method="tda").run(overwrite=True)
