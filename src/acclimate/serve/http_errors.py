@@ -108,7 +108,7 @@ def handle_errors(app: FastAPI) -> None:
     async def respond(request: Request, error: Any) -> Response:
         status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
         message = str(error) or "it took too long, or the connection was closed; send it again."
-        headers = {"Retry-After": str(error.retry_after)} if isinstance(error, BusyError) else None
+        headers: Any = {"Retry-After": str(error.retry_after)} if isinstance(error, BusyError) else None
         if isinstance(error, RequestValidationError):
             message = validation_message(error)
         elif isinstance(error, HTTPException):

@@ -81,7 +81,8 @@ class LogQueue(QueueHandler):
     """
 
     def __init__(self) -> None:
-        super().__init__(Queue(MAX_WAITING_LINES))
+        self.waiting: Queue[Any] = Queue(MAX_WAITING_LINES)
+        super().__init__(self.waiting)
         self.setFormatter(JsonLines())
         self._kinds: Counter[str] = Counter()
         self._left_out = 0
@@ -107,7 +108,7 @@ class LogQueue(QueueHandler):
         """Log how many lines were left out, if any, and begin to count again."""
         self._reported = monotonic()
         self._kinds.clear()
-        if self._left_out and not self.queue.full():
+        if self._left_out and not self.waiting.full():
             about = {"msg": "log lines left out", "levelname": "WARNING", "fields": {"lines": self._left_out}}
             self._left_out = 0
             super().emit(logging.makeLogRecord(about))
@@ -117,11 +118,10 @@ class LogQueue(QueueHandler):
 def log_to_stderr() -> Iterator[None]:
     """Send whatever the process logs within this block to stderr: warnings and uncaught errors as well."""
     handler = LogQueue()
-    waiting: Queue[Any] = handler.queue  # type: ignore[assignment]
     raw: Any = FileIO(sys.stderr.fileno(), "w", closefd=False)
     writer = logging.StreamHandler(TextIOWrapper(raw, "utf-8", write_through=True))
     writer.lock = None  # Python could not exit while the thread holds a lock and waits for a reader
-    QueueListener(waiting, writer).start()
+    QueueListener(handler.waiting, writer).start()
     logging.getLogger().handlers = [handler]
     logging.getLogger("acclimate").setLevel(logging.INFO)
     logging.captureWarnings(True)
@@ -131,8 +131,9 @@ def log_to_stderr() -> Iterator[None]:
         yield
     finally:
         handler.report()
-        with waiting.all_tasks_done:
-            waiting.all_tasks_done.wait_for(lambda: not waiting.unfinished_tasks, CLOSE_S)
+        written = handler.waiting.all_tasks_done
+        with written:
+            written.wait_for(lambda: not handler.waiting.unfinished_tasks, CLOSE_S)
 
 
 def _uncaught(error: Any) -> None:
@@ -248,10 +249,8 @@ def _log_request(scope: Scope, method: str, status: int, seconds: float) -> None
     details = {"code": state["error"], "token": token, **_subject(scope)}
     fields |= {name: value for name, value in details.items() if value is not None}
     sampled = None
-    if caller is None:
-        sampled = "requests without a token"
-    elif 400 <= status < 500:
-        sampled = f"refused requests of {caller.name}"
+    if caller is None or 400 <= status < 500:
+        sampled = f"requests of {token}"
     logger.info("request", extra={"fields": {**fields, "duration_s": round(seconds, 6)}, "sampled": sampled})
 
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 from io import BytesIO
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
 
 import anyio
@@ -26,20 +26,16 @@ from acclimate.serve.queues import leaves_enough
 
 Action = Literal["classify", "manage"]
 TOKEN_LINE = "NAME TOKEN STREAM=ACTION ..., for example: camera sha256:9f86d0... shop-*=classify"
+GRANT = re.compile("[^=]+=(classify|manage)(,(classify|manage))*")
 MIN_TOKEN_CHARS = 16
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # Paths that reveal nothing about streams, images or labels. Every other path needs a token, whether it exists or not.
 HEALTH = ("/health/live", "/health/ready")
 OPEN = ("/", "/docs", "/openapi.json", *HEALTH)
 OPEN_FOLDER = "/page/"
-MAX_QUERY_FIELDS = 2000
 LARGE_BODIES = ("/classify", "/corrections", "/state")  # ends of the paths that take images and states
 BODIES_HELD = 4  # full-sized bodies that all requests together may hold in memory
-MIN_SHARE_DIVISOR = 128  # a caller may always hold all that there is room for, divided by this
-MIN_REQUESTS = 4  # requests that a caller may always have at a time
-# Bits of an address that name a network: one client can easily have many addresses of it.
-IPV4_BITS = 24
-IPV6_BITS = 64
+MIN_SHARE_DIVISOR = 128  # a caller may always have all that there is room for, divided by this
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ def client_of(address: str) -> str:
     except ValueError:  # such as that of a Unix socket
         return address or "unknown"
     found = getattr(found, "ipv4_mapped", None) or found
-    bits = IPV4_BITS if found.version == 4 else IPV6_BITS
+    bits = 24 if found.version == 4 else 64  # one client can easily have many addresses of such a network
     return "127.0.0.1" if found.is_loopback else str(ip_network((found, bits), strict=False))
 
 
@@ -105,10 +101,16 @@ def read_tokens(path: Path) -> Tokens:
         name, *rest = line.split()
         if not rest:
             raise InputError(f"{where}: the format of a line is {TOKEN_LINE}.")
-        digest = _digest(rest[0], where)
+        secret, *grants = rest
+        digest = _digest(secret, where)
         if digest in tokens or name in {caller.name for caller in tokens.values()}:
             raise InputError(f"{where}: the name {name!r} or its token is duplicated; remove one of the lines.")
-        tokens[digest] = Caller(name, tuple(grant for text in rest[1:] for grant in _grants(text, where)), token=True)
+        for text in grants:
+            if not GRANT.fullmatch(text):
+                raise InputError(f"{where}: {text!r} is not STREAM=classify, STREAM=manage or STREAM=classify,manage.")
+        pairs = (text.split("=") for text in grants)
+        allowed = tuple((pattern, action) for pattern, actions in pairs for action in actions.split(","))
+        tokens[digest] = Caller(name, allowed, token=True)
     if not tokens:
         raise InputError(f"there are no tokens in {path}; the format of a line is {TOKEN_LINE}.")
     return tokens
@@ -123,7 +125,7 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.tokens = read_tokens(path)
+        self.reload()
 
     def reload(self) -> None:
         """Read the file again; if it cannot be used, an InputError is raised and the tokens stay as they were."""
@@ -138,14 +140,6 @@ def _digest(secret: str, where: str) -> bytes:
     if len(secret) < MIN_TOKEN_CHARS:
         raise InputError(f"{where}: the token is too short to be safe; make one with `openssl rand -hex 32`.")
     return sha256(secret.encode()).digest()
-
-
-def _grants(text: str, where: str) -> list[tuple[str, str]]:
-    pattern, _, actions = text.partition("=")
-    granted = actions.split(",")
-    if not pattern or any(action not in get_args(Action) for action in granted):
-        raise InputError(f"{where}: {text!r} is not STREAM=classify, STREAM=manage or STREAM=classify,manage.")
-    return [(pattern, action) for action in granted]
 
 
 class AccessMiddleware:
@@ -208,12 +202,10 @@ class AccessMiddleware:
             return failure(scope, 401, message, {"WWW-Authenticate": "Bearer"})
         scope["state"]["caller"] = caller
         running = self.running["" if caller is None else caller.name] + 1
-        room = leaves_enough(running, self.running.total() + 1, self.limits.requests, MIN_REQUESTS)
+        most = self.limits.requests
+        room = leaves_enough(running, self.running.total() + 1, most, most // MIN_SHARE_DIVISOR)
         if not room and scope["path"] not in HEALTH:
             return failure(scope, 429, "too many requests at once; try again in a moment.")
-        if scope["query_string"].count(b"&") > MAX_QUERY_FIELDS:
-            most = f"a query may have at most {MAX_QUERY_FIELDS} parameters"
-            return failure(scope, 400, f"{most}; send JSON for more labels.")
         try:
             unquote_to_bytes(scope["query_string"]).decode()
         except UnicodeDecodeError:
@@ -261,8 +253,8 @@ class AccessMiddleware:
                 started = True
                 await send(message)
 
-        request = asyncio.ensure_future(self.app(scope, replay, respond))  # type: ignore[arg-type]
-        gone = asyncio.ensure_future(receive())  # type: ignore[arg-type]
+        request = asyncio.ensure_future(self.app(scope, replay, respond))
+        gone = asyncio.ensure_future(receive())
         try:
             await asyncio.wait({request, gone}, timeout=self.limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if request.done() or (started and gone.done()):

@@ -5,7 +5,6 @@ import socket
 from contextlib import suppress
 from ipaddress import ip_address
 from threading import Thread
-from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -79,19 +78,18 @@ def log_start(streams: Streams, model: str) -> None:
     for each in described:
         if each["broken"]:
             logger.error("stream damaged", extra={"fields": {"stream": each["name"], "reason": each["broken"]}})
-    if streams.defaults is not None:
-        default = list(streams.defaults["labels"])
-        other = [each["name"] for each in described if list(each.get("labels", default)) != default]
-        if other:
-            fields = {"streams": len(other), "names": other[:MAX_LOGGED_NAMES]}
-            logger.warning("streams keep labels that differ from --labels", extra={"fields": fields})
+    default = list((streams.defaults or {}).get("labels", ()))
+    other = [each["name"] for each in described if default and list(each.get("labels", default)) != default]
+    if other:
+        fields = {"streams": len(other), "names": other[:MAX_LOGGED_NAMES]}
+        logger.warning("streams keep labels that differ from --labels", extra={"fields": fields})
 
 
 def log_stop(streams: Streams) -> None:
     """Log whether everything that was learnt is on the disk."""
     if streams.unsaved:
-        problems = dict(list(streams.unsaved.items())[:MAX_LOGGED_NAMES])
-        fields = {"streams": len(streams.unsaved), "reasons": problems}
+        reasons = dict(list(streams.unsaved.items())[:MAX_LOGGED_NAMES])
+        fields = {"streams": len(streams.unsaved), "reasons": reasons}
         logger.error("stopped; not all states could be saved", extra={"fields": fields})
     else:
         logger.info("stopped; all states are saved")
@@ -119,20 +117,14 @@ def serve(app: FastAPI, listening: socket.socket, model: str) -> None:
     tokens = app.state.tokens
     server = make_server(app)
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        server.should_exit = True
-
-    def reload(number: int, frame: FrameType | None) -> None:
-        # In a thread: a handler must not wait for a lock that the interrupted code holds.
-        Thread(target=reload_tokens, args=(streams, tokens)).start()
-
-    signal.signal(signal.SIGINT, stop)  # uvicorn sets handlers of its own later
-    signal.signal(signal.SIGTERM, stop)
+    for number in (signal.SIGINT, signal.SIGTERM):  # needed until uvicorn sets handlers of its own
+        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     raise_file_limit()
     with log_to_stderr():
         log_start(streams, model)
         streams.batcher.warm_up()
         if tokens is not None and hasattr(signal, "SIGHUP"):
-            signal.signal(signal.SIGHUP, reload)
+            # In a thread: a handler must not wait for a lock that the interrupted code holds.
+            signal.signal(signal.SIGHUP, lambda *_: Thread(target=reload_tokens, args=(streams, tokens)).start())
         server.run([listening])
         log_stop(streams)
