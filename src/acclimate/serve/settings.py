@@ -20,7 +20,7 @@ from acclimate.encoders import BUNDLED
 from acclimate.errors import InputError, nearest, reason
 from acclimate.serve.guard import GuardRules
 from acclimate.serve.limits import Limits, setting_error
-from acclimate.serve.schemas import GUARD, StreamSetup
+from acclimate.serve.schemas import StreamSetup
 
 PREFIX = "ACCLIMATE_SERVE_"
 HEADING = "# Settings of `acclimate serve --config FILE`; environment variables and the command line override them."
@@ -51,7 +51,9 @@ class NewStreamSettings(StreamSetup):
         None, description="Labels, or a file with one per line; they let first images create streams."
     )
     fitted: Path | None = Field(None, description="A file of `acclimate fit` instead of labels, method and settings.")
-    guard: GuardRules | None = Field(GuardRules(), description=GUARD.replace("null", "false"))
+    guard: GuardRules | None = Field(
+        GuardRules(), description="Limits what one of several clients can teach the stream; false for no limit."
+    )
 
     @field_validator("guard", mode="before")
     @classmethod
