@@ -352,19 +352,24 @@ def export_state(path: Path, snapshot: int | None = None) -> bytes:
     The service may be running.
     """
     with _opened(path) as file, file.transaction("DEFERRED"):
-        adapter = Learner(file, Limits()).adapter if snapshot is None else file.load(snapshot)[0]
+        adapter = _load(file).adapter if snapshot is None else file.load(snapshot)[0]
         return state_to_bytes(adapter)
 
 
 def import_state(path: Path, content: bytes) -> None:
     """Continue a stream from the content of a state file, as an upload does; its service must be stopped."""
     with claim_folder(path.parent.parent), _opened(path) as file:
-        Learner(file, Limits()).continue_from(content)
+        _load(file).continue_from(content)
 
 
 def _opened(path: Path) -> Any:
     with noticing_damage():
         return closing(StreamFile(path, Limits()))
+
+
+def _load(file: StreamFile) -> Learner:
+    with noticing_damage():
+        return Learner(file, Limits())
 
 
 def _ids(about: Mapping[str, Any]) -> HostArray:

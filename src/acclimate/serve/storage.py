@@ -59,8 +59,12 @@ FORGOTTEN = (
     "SELECT max(id) FROM (SELECT id, sum(length(body)) OVER (ORDER BY id DESC) AS total FROM events) WHERE total > ?"
 )
 COUNTS = """
-SELECT samples_seen + (SELECT coalesce(sum(samples), 0) FROM events WHERE events.id > event) AS samples_seen,
-    (SELECT count(*) FROM snapshots) AS snapshots, length(state) AS state_bytes
+SELECT (SELECT count(*) FROM snapshots) AS snapshots, length(state) AS state_bytes
+FROM snapshots ORDER BY id DESC LIMIT 1
+"""
+# Samples learnt: those in the newest snapshot, and those after it
+SEEN = """
+SELECT samples_seen + (SELECT coalesce(sum(samples), 0) FROM events WHERE events.id > event)
 FROM snapshots ORDER BY id DESC LIMIT 1
 """
 # The last snapshot before the newest, or before the one that the newest went back to
@@ -121,8 +125,13 @@ class StreamFile:
         """Store JSON values under a key."""
         self._insert("about", key, snapshot_bytes({}, values))
 
+    def summary(self) -> dict[str, Any]:
+        """Return what `summary_of` gives and `counts`, without loading the state."""
+        (seen,) = self._database.execute(SEEN).fetchone()
+        return self.about("summary") | self.counts() | {"samples_seen": seen}
+
     def counts(self) -> dict[str, int]:
-        """Return the number of samples learnt and of snapshots, and the size of the newest."""
+        """Return the number of snapshots, and the size of the newest."""
         return dict(self._database.execute(COUNTS).fetchone())
 
     def check(self) -> None:

@@ -63,6 +63,7 @@ class Stream:
     def __init__(self, path: Path, batcher: Batcher, texts: Texts, pool: FairPool, metrics: Metrics) -> None:
         self.name = path.name.removesuffix(SUFFIX)
         self.limits = batcher.limits
+        self.client = ""
         self.broken: str | None = None
         self.degraded: str | None = None
         self.file_bytes = 0
@@ -83,7 +84,7 @@ class Stream:
         try:
             with noticing_damage(), closing(StreamFile(path, self.limits)) as file:
                 about = file.about("stream")
-                self._summary = file.about("summary") | file.counts()
+                self._summary = file.summary()
                 self.client = str(about["client"])
                 self.setup = StreamSetup(**about["setup"])
                 self.file_bytes = path.stat().st_size

@@ -100,12 +100,12 @@ class Streams:
         if not NAME.fullmatch(name):
             raise InputError(f"a stream cannot be named {name[:80]!r}. {NAME_RULE}")
         self.check_room(name, client, len(labels) * self.batcher.encoder.dim * 4)
-        labels, setup = await self.pool.run(client, lambda: check_setup(labels, options, self.limits, fitted))
+        names, setup = await self.pool.run(client, lambda: check_setup(labels, options, self.limits, fitted))
         self.batcher.preparer(setup.views, setup.views_kind)  # refuses a model that cannot make views
         if setup.reject:
             await self.texts.negatives()  # encoded once per model, which may take longer than a request
-        head = await self.texts.head(labels, setup.templates, client) if fitted is None else None
-        stream = await self.pool.run(client, partial(self._create, name, setup, client, head or fitted))
+        start = fitted or await self.texts.head(names, setup.templates, client)
+        stream = await self.pool.run(client, partial(self._create, name, setup, client, start))
         await self._load(stream)
         return stream
 
@@ -237,9 +237,10 @@ class Streams:
         return stream
 
     async def _load(self, stream: Stream) -> None:
-        """Load a stream; others are unloaded if memory is short."""
-        if not stream.loaded_bytes:
-            await stream.load()
+        """Load a stream that is to be used; others are unloaded if memory is short."""
+        loaded = stream.loaded_bytes
+        await stream.load()
+        if not loaded:
             await self._unload()
 
     async def _unload(self, idle_s: float = inf) -> None:
