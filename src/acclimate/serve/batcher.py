@@ -19,7 +19,7 @@ from acclimate.arrays import HostArray, to_host
 from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, ModelError
 from acclimate.reading.walk import Preparer
-from acclimate.serve.decoding import Decoder, DecodeTask, portable
+from acclimate.reading.sandbox import Decoder, DecodeTask, portable
 from acclimate.serve.http_errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.prometheus import Metrics
@@ -121,7 +121,7 @@ class DecodeQueue:
 
     def end(self, image: _Image) -> None:
         """Note that an image has left its decoder."""
-        took = monotonic() - self.decoding.pop(image)
+        took = monotonic() - self.sandbox.pop(image)
         left = 0.5 ** (took / HALF_LIFE_S)
         self._used = {client: used * left for client, used in self._used.items() if used > MIN_USED_S}
         self._used[image.request.client] = self._used.get(image.request.client, 0.0) + took

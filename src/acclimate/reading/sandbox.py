@@ -1,6 +1,6 @@
-"""Decoder processes, which decode and prepare images, and can be stopped, run out of memory, or crash.
+"""A sandbox for images of strangers: processes that decode and prepare them, with limits of memory and time.
 
-The service sends an image and receives the input of the model, or only the cost of an image that is larger than was
+The caller sends an image and receives the input of the model, or only the cost of an image that is larger than was
 asked for. This module is all that such a process imports.
 """
 
@@ -31,7 +31,7 @@ from acclimate.reading.walk import Preparer
 
 # File formats accepted from clients: common ones that Pillow decodes itself, without calling another program.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-NICENESS = 5  # the service itself and its answers come first
+NICENESS = 5  # the process that uses the images comes first
 BYTES_PER_PIXEL = 12  # memory limit of decoding, per pixel
 BASE_MEMORY_BYTES = 192 * 2**20  # memory limit beside the pixels: the file itself, views, code
 TIME_IS_UP = getattr(signal, "SIGPROF", 0)  # ends a process that has worked too long, where there is such a signal
@@ -74,7 +74,7 @@ class DecodeTask(NamedTuple):
 
 
 class Decoder:
-    """A decoder process, seen from the service, which does not trust its answers: a hostile file may control it.
+    """A decoder process, seen from its parent, which does not trust its answers: a hostile file may control it.
 
     It starts when it is needed, is replaced after it has ended or had to be stopped, and ends with `close` or with this
     process. One thread at a time decodes with it.
@@ -179,8 +179,8 @@ class Decoder:
 
 
 def work(connection: Any, pixels: int) -> None:
-    """Do tasks until the connection is closed, as it is when the service has ended; the main function of a process."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the service decides when to end
+    """Do tasks until the connection is closed, as it is when the parent has ended; the main function of a process."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when to end
         signal.signal(number, signal.SIG_IGN)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for output in (1, 2):  # libraries such as libtiff print warnings, without limit for a hostile file
@@ -231,7 +231,7 @@ def file_of(content: bytes | str) -> bytes:
 def bounded(seconds: float, pixels: int) -> Iterator[None]:
     """Bound processor time and memory within the block, where the system can.
 
-    Too much memory is a MemoryError; too much time ends the process, even if its service has ended.
+    Too much memory is a MemoryError; too much time ends the process, even if its parent has ended.
     """
     with ExitStack() as end:
         if TIME_IS_UP:

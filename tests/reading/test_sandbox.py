@@ -16,8 +16,8 @@ import hostile_decoder
 from acclimate.errors import ImageError, ModelError
 from acclimate.images.opening import open_image, thumbnail
 from acclimate.reading.walk import Preparer
-from acclimate.serve import decoding
-from acclimate.serve.decoding import Decoder, DecodeTask, do, portable
+from acclimate.reading import sandbox
+from acclimate.reading.sandbox import Decoder, DecodeTask, do, portable
 from drawn_images import draw
 from hostile_images import fax
 from hostile_images import png as one_bit_png
@@ -106,8 +106,9 @@ def test_memory_is_bounded_and_the_process_goes_on(decoder, prepare):
     assert decoder._process is process
 
 
-def test_images_are_prepared_as_by_the_encoder_itself(decoder, prepare, pictures):
-    for picture in pictures[:3]:
+def test_images_are_prepared_as_by_the_encoder_itself(decoder, prepare):
+    for seed in range(3):
+        picture = png(draw("blue", seed))
         for content in (picture, b64encode(picture).decode()):
             cost, inputs, small = decode(decoder, prepare, content, size=32)
             expected = prepare(0, open_image(picture))
@@ -179,7 +180,7 @@ def test_a_process_that_cannot_start_is_reported(monkeypatch, decoder, prepare):
     def fail(*args, **options):
         raise OSError("no more processes")
 
-    monkeypatch.setattr(decoding.CONTEXT, "Process", fail)
+    monkeypatch.setattr(sandbox.CONTEXT, "Process", fail)
     with pytest.raises(ModelError, match="could be started \\(no more processes\\); try again later"):
         decode(decoder, prepare)
 
@@ -210,7 +211,7 @@ LIES = {
 @pytest.fixture
 def lying(monkeypatch):
     """Return a decoder whose process sends what it is asked to."""
-    monkeypatch.setattr(decoding, "work", hostile_decoder.work)
+    monkeypatch.setattr(sandbox, "work", hostile_decoder.work)
     started = Decoder(PIXELS)
     yield started
     started.close()
@@ -242,7 +243,7 @@ def test_half_an_answer_is_not_awaited_for_ever(lying, prepare, parts):
 
 
 def test_a_decoder_that_reads_nothing_is_stopped(lying, prepare, monkeypatch):
-    monkeypatch.setattr(decoding, "work", hostile_decoder.deaf)
+    monkeypatch.setattr(sandbox, "work", hostile_decoder.deaf)
     with pytest.raises(ImageError, match=r"^took longer than 0\.2 s to decode$"):
         decode(lying, prepare, bytes(4 * 2**20), seconds=0.2)
 
@@ -259,7 +260,7 @@ SCRIPT = """
 import os, sys, threading, time
 sys.path.insert(0, {tests!r})
 from acclimate.reading.walk import Preparer
-from acclimate.serve.decoding import Decoder, DecodeTask, portable
+from acclimate.reading.sandbox import Decoder, DecodeTask, portable
 from slow_preprocess import Trouble
 
 prepare = Preparer(type("Model", (), {{"prepare": Trouble(8, 8, 8, "bicubic", (0, 0, 0), (1, 1, 1))}})())
@@ -279,7 +280,7 @@ print(decoder._process.pid, flush=True)
 
 PRINTING = """
 import sys
-from acclimate.serve.decoding import Decoder, DecodeTask, do
+from acclimate.reading.sandbox import Decoder, DecodeTask, do
 task = DecodeTask(sys.stdin.buffer.read(), None, 0, 0, 10**6, 60.0)
 decoder = Decoder(10**6)
 print(len(do(task, 10**6) if "here" in sys.argv else decoder.decode(task)))
