@@ -15,9 +15,9 @@ import pytest
 import hostile_decoder
 from acclimate.errors import ImageError, ModelError
 from acclimate.images.opening import open_image, thumbnail
-from acclimate.reading.walk import Preparer
 from acclimate.reading import sandbox
 from acclimate.reading.sandbox import Decoder, DecodeTask, do, portable
+from acclimate.reading.walk import Preparer
 from drawn_images import draw
 from hostile_images import fax
 from hostile_images import png as one_bit_png

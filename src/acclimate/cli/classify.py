@@ -369,8 +369,8 @@ def _classify_on_cluster(options: ClusterOptions) -> None:
     from acclimate.cluster.connection import import_ray, ray_bar
 
     import_ray(options.address)
-    from acclimate.cluster.listing import list_images
     from acclimate.cluster.cluster_run import classify_on_cluster
+    from acclimate.cluster.listing import list_images
 
     @contextmanager
     def running(classifier: "Classifier", size: str) -> Iterator[tuple[Callable[..., None], Callable[[], bool]]]:

@@ -18,8 +18,8 @@ from PIL import Image
 from acclimate.arrays import HostArray, to_host
 from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, ModelError
-from acclimate.reading.walk import Preparer
 from acclimate.reading.sandbox import Decoder, DecodeTask, portable
+from acclimate.reading.walk import Preparer
 from acclimate.serve.http_errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.prometheus import Metrics
