@@ -169,7 +169,7 @@ def test_corrections_count_as_calls(serve, pictures, pool):
             image = {"label": "red circle", "image": base64.b64encode(pictures[1]).decode()}
             for each in (body, image):
                 assert client.post(f"{ONE}/corrections", json=each).status_code == 429
-            assert client.streams.batcher.waiting == 0  # nothing is encoded for what is refused
+            wait_until(lambda: client.streams.batcher.waiting == 0)  # nothing is encoded for what is refused
         assert {each.result().status_code for each in waiting} == {200}
         assert client.post(f"{ONE}/corrections", json={"label": "red circle", "image": "eA=="}).status_code == 422
         for _ in range(4):  # what fails gives its place back

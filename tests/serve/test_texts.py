@@ -138,6 +138,7 @@ def test_nouns_are_encoded_once_whoever_gives_up(start, watched, tmp_path):
     found = waiting.result(60)
     assert np.array_equal(found, negative_vectors(watched.encoder, tmp_path / "other"))
     count = len(watched.batches)
+    assert len({first for _, first in watched.batches}) == count  # no batch was encoded twice
     assert texts.negatives() is found
     assert len(watched.batches) == count
 

@@ -264,10 +264,10 @@ class Stream:
 
         The turn ends with the work, whoever waits for it. BusyError if too many calls wait that are `bounded`.
         """
-        if bounded and self._waiting >= self.limits.calls:
-            raise BusyError(f"{self.limits.calls} calls are waiting for this stream; try again in a moment.")
         self._waiting += bounded
         try:
+            if bounded and self._waiting > self.limits.calls:
+                raise BusyError(f"{self.limits.calls} calls are waiting for this stream; try again in a moment.")
             await self._turn.acquire()
             try:
                 arguments = () if encoded is None else (await asyncio.wrap_future(encoded),)

@@ -40,8 +40,7 @@ class Texts:
         self._prompts = prompts
         self.pool = FairPool("acclimate-text", 1, limits.texts)
         self._recent: OrderedDict[tuple[tuple[str, ...], str], Head] = OrderedDict()
-        self._negatives: HostArray | None = None
-        self._encoding_negatives = asyncio.Lock()
+        self._negatives: asyncio.Task[HostArray] | None = None
 
     async def head(self, labels: tuple[str, ...], templates: Any, client: str = "") -> Head:
         """Return the head of a stream's labels; their vectors are stored on disk.
@@ -58,12 +57,13 @@ class Texts:
         return await self._finish(client, head_steps(self._encoder, labels, templates, self._cache))
 
     async def negatives(self) -> HostArray:
-        """Return the vectors (M, d) of nouns that stand for all else; they are encoded once."""
-        if self._negatives is None:
-            async with self._encoding_negatives:
-                if self._negatives is None:
-                    self._negatives = await self._finish("", negative_steps(self._encoder, self._cache))
-        return self._negatives
+        """Return the vectors (M, d) of nouns that stand for all else; they are encoded once.
+
+        That may take longer than a request, and goes on when one is cancelled.
+        """
+        if self._negatives is None or (self._negatives.done() and self._negatives.exception()):
+            self._negatives = asyncio.create_task(self._finish("", negative_steps(self._encoder, self._cache)))
+        return await asyncio.shield(self._negatives)
 
     async def head_for_request(self, labels: tuple[str, ...], template: str, client: str = "") -> Head:
         """Return the head of the labels of a single request; only the most recent are kept, in memory."""
