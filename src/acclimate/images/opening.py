@@ -221,7 +221,8 @@ def _reading(formats: Sequence[str] | None = None) -> Iterator[None]:
     except ImageError:
         raise
     except Image.DecompressionBombError as error:
-        raise ImageError(too_large("too many", pixel_limit() or 0)) from error
+        found = re.search(r"\((\d+) pixels", str(error))
+        raise ImageError(too_large(f"{int(found[1]):,}" if found else "too many", pixel_limit() or 0)) from error
     except UnidentifiedImageError as error:
         raise _unknown(formats) from error
     except OSError as error:
