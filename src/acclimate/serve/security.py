@@ -239,34 +239,28 @@ class AccessMiddleware:
     async def _answer(self, scope: Scope, receive: Receive, send: Send, content: bytes) -> Response | None:
         """Have a request answered; returns the response to one that was cancelled before that."""
         unread: list[Message] = [{"type": "http.request", "body": content}]
-        awaited = True
         started = False
 
         async def replay() -> Message:
             if not unread:
-                await asyncio.Event().wait()
+                await anyio.sleep_forever()  # `gone` listens to the connection
             return unread.pop()
 
         async def respond(message: Message) -> None:
             nonlocal started
-            if awaited:
-                started = True
-                await send(message)
+            started = True
+            await send(message)
 
-        request = asyncio.ensure_future(self.app(scope, replay, respond))
-        gone = asyncio.ensure_future(receive())
-        try:
-            await asyncio.wait({request, gone}, timeout=self.limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if request.done() or (started and gone.done()):
-                await request
-                return None
-        finally:
-            awaited = False
-            request.cancel()
-            gone.cancel()
+        with anyio.move_on_after(self.limits.timeout_s) as lifetime:
+            gone = asyncio.ensure_future(receive())
+            gone.add_done_callback(lambda done: None if done.cancelled() else lifetime.cancel())
+            try:
+                await self.app(scope, replay, respond)
+            finally:
+                gone.cancel()
         if started:
             return None
-        if gone.done():
+        if anyio.current_time() < lifetime.deadline:
             return failure(scope, 499, "the client has disconnected.")
         limit = f"no answer within {self.limits.timeout_s:g} s"
         return failure(scope, 504, f"{limit}; it may still be carried out: look before you send it again.")
