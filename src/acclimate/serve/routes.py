@@ -3,7 +3,7 @@
 import asyncio
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 from starlette.responses import JSONResponse
@@ -33,20 +33,17 @@ async def known_parameters(request: Request) -> None:
 
 async def streams_of(request: Request) -> Streams:
     """Dependency: the streams of the service that received this request."""
-    streams: Streams = request.app.state.streams
-    return streams
+    return cast(Streams, request.app.state.streams)
 
 
 async def caller_of(request: Request) -> Caller:
     """Dependency: the sender of this request."""
-    caller: Caller = request.state.caller
-    return caller
+    return cast(Caller, request.state.caller)
 
 
 async def details_of(request: Request) -> dict[str, Any]:
     """Dependency: what a request changes, for the logs; the route fills it in."""
-    details: dict[str, Any] = request.state.details
-    return details
+    return cast(dict[str, Any], request.state.details)
 
 
 router = APIRouter(prefix="/v1/streams", tags=["streams"], dependencies=[Depends(known_parameters)])

@@ -27,7 +27,7 @@ from acclimate.serve.http_errors import NotFoundError, StorageError, UnusableErr
 from acclimate.serve.limits import Limits
 
 SUFFIX = ".sqlite"
-TEMPORARY = ".temporary-"  # how names of files begin that are being written
+TEMPORARY = ".new-"  # how names of files begin that are being written
 FORMAT = 0x61636C6D  # the application id of the database: "aclm"
 VERSION = 1
 LOCK_WAIT_S = 5.0  # time to wait for another program that writes to the file
@@ -113,8 +113,7 @@ class StreamFile:
         if numbers != [FORMAT, VERSION]:
             self.close()
             raise UnusableError(
-                "its file is not that of a stream, or was written by another version of acclimate; restore a backup, "
-                "or delete the stream."
+                "its file is not that of a stream of this version of acclimate; restore a backup, or delete the stream."
             )
 
     def about(self, key: str) -> dict[str, Any]:
@@ -172,7 +171,7 @@ class StreamFile:
         """Do everything in the context or nothing; it is on the disk at the end. StorageError if that fails."""
         try:
             if not self.path.exists():
-                raise sqlite3.OperationalError("its file was removed")
+                raise sqlite3.OperationalError("it was removed")
             self._database.execute(f"BEGIN {kind}")
             yield
             self._database.execute("COMMIT")

@@ -78,7 +78,6 @@ class Stream:
         self._answered = self._changed = 0
         self._received = 0  # position of the next image
         self._gone = False
-        self._file: StreamFile | None = None
         self._learner: Learner | None = None
         self._guard: Guard | None = None
         try:
@@ -110,11 +109,6 @@ class Stream:
     def loaded_bytes(self) -> int:
         """The size of its state in memory; 0 if it is not loaded."""
         return 0 if self._learner is None else self._summary["state_bytes"]
-
-    @property
-    def idle(self) -> bool:
-        """True if it is loaded and no call waits or works."""
-        return self._learner is not None and not self._turn.locked()
 
     def describe(self) -> dict[str, Any]:
         """Return the stream as JSON values, as of the last call that was finished; only `broken` if it cannot be used.
@@ -220,8 +214,9 @@ class Stream:
             await self.call(work)
 
     async def unload(self) -> None:
-        """Free the memory of the state until the next call."""
-        await self.call(self._close, loads=False)
+        """Free the memory of the state until the next call, unless it is in use."""
+        if not self._turn.locked():
+            await self.call(self._close, loads=False)
 
     async def close(self) -> None:
         """Write a snapshot of what was learnt, and accept no more calls."""
@@ -285,7 +280,7 @@ class Stream:
         """Do the work of a call, in a thread."""
         if self._gone:
             raise NotFoundError(f"the stream {self.name!r} does not exist any more.")
-        if loads and self._learner is None:
+        if loads and (self._learner is None or self._learner.file.stale):
             self._load()
         try:
             return work(*arguments)
@@ -298,34 +293,38 @@ class Stream:
             self._refresh()
 
     def _load(self) -> None:
-        """Read the state from the file; a file that cannot be used is not tried again."""
-        self._learner = None
-        try:
-            if self.broken is None:
+        """Read the state from the file, which may be open; one that cannot be used is not tried again."""
+        if self.broken is None:
+            try:
                 with noticing_damage():
-                    if self._file is None:
-                        self._file = StreamFile(self._path, self.limits)
-                        self._file.check()
-                    self._learner = Learner(self._file, self.limits, self._batcher.encoder, self._guard)
-        except UnusableError as error:
-            self.broken = str(error)
-        if self._learner is None:
+                    file = self._open()
+                    self._learner = Learner(file, self.limits, self._batcher.encoder, self._guard)
+            except UnusableError as error:
+                self.broken = str(error)
+        if self.broken is not None:
             self._close()
             raise UnusableError(f"the stream {self.name!r} cannot be used: {self.broken}")
-        self._guard = self._learner.guard
-        self._received = self._learner.next_id
+        self._guard = self.learner.guard
+        self._received = self.learner.next_id
+
+    def _open(self) -> StreamFile:
+        if self._learner is not None:
+            return self._learner.file
+        file = StreamFile(self._path, self.limits)
+        file.check()
+        return file
 
     def _refresh(self) -> None:
         """Read the state again if it may differ from the file, and describe it."""
-        if self._learner is not None and self._file is not None:
-            if self._file.stale:
+        if self._learner is not None:
+            if self._learner.file.stale:
                 self._load()
-            self._summary = summary_of(self.learner.adapter) | self._file.counts()
+            self._summary = summary_of(self.learner.adapter) | self.learner.file.counts()
 
     def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file = self._learner = None
+        if self._learner is not None:
+            self._learner.file.close()
+        self._learner = None
 
     def _report(self, problem: str | None) -> None:
         """Note that what is learnt cannot be written, or that it can; the log says when it begins and ends."""
@@ -343,13 +342,12 @@ class Stream:
             self._report(None)
 
     def _encode(self, images: Sequence[bytes | str], names: Sequence[str], client: str) -> Future[Encoded]:
-        setup = self.setup
         return self._batcher.submit(
             images,
             names=names,
-            thumbnails=setup.thumbnails,
-            views=setup.views,
-            kind=setup.views_kind or "augmix",
+            thumbnails=self.setup.thumbnails,
+            views=self.setup.views,
+            kind=self.setup.views_kind or "augmix",
             start=self._received,
             client=client,
         )

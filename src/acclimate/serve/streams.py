@@ -84,6 +84,7 @@ class Streams:
         self.unsaved: dict[str, str] = {}
         self._closed = False
         self._placing = Lock()
+        self._open = partial(Stream, batcher=self.batcher, texts=self.texts, pool=self.pool, metrics=self.metrics)
         self._streams = {stream.name: stream for stream in map(self._open, files) if NAME.fullmatch(stream.name)}
         self.metrics.watch_degraded(lambda: len(self._degraded()))
 
@@ -112,8 +113,8 @@ class Streams:
     async def create_default(self, name: str, client: str) -> Stream:
         """Create a stream with the `defaults`, for a client's first images; the audit log says so."""
         stream = await self.create(name, client=client, **(self.defaults or {}))
-        write = partial(self.audit.write, "create_stream", client, "done", stream=name, by="its first images")
-        await self.pool.run(client, write)
+        written = {"stream": name, "by": "its first images"}
+        await self.pool.run(client, partial(self.audit.write, "create_stream", client, "done", **written))
         return stream
 
     async def get(self, name: str) -> Stream:
@@ -213,9 +214,6 @@ class Streams:
     def _degraded(self) -> list[str]:
         return [stream.degraded for stream in self._all() if stream.degraded]
 
-    def _open(self, path: Path) -> Stream:
-        return Stream(path, self.batcher, self.texts, self.pool, self.metrics)
-
     def _create(self, name: str, setup: StreamSetup, client: str, start: Head | Adapter) -> Stream:
         """Write the file of a new stream; it gets its name if there is still room for it."""
         if isinstance(start, Head):
@@ -247,7 +245,7 @@ class Streams:
         """Unload streams that were not used for so many seconds, and the least recently used if memory is short."""
         total = sum(stream.loaded_bytes for stream in self._all())
         for stream in sorted(self._all(), key=lambda each: each.used):
-            if stream.idle and (total > self.limits.loaded_bytes or monotonic() - stream.used > idle_s):
+            if stream.loaded_bytes and (total > self.limits.loaded_bytes or monotonic() - stream.used > idle_s):
                 total -= stream.loaded_bytes
                 with suppress(AcclimateError):  # it was deleted in the meantime
                     await stream.unload()
