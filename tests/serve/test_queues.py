@@ -1,60 +1,15 @@
-"""Turns of clients: in a queue, and in a pool of threads."""
+"""Turns of clients in a pool of threads."""
 
 import asyncio
-from collections import Counter
 from itertools import pairwise
 from threading import Event
 
 import pytest
 from anyio.from_thread import start_blocking_portal
-from hypothesis import given
-from hypothesis import strategies as st
 
 from acclimate.serve.http_errors import BusyError
-from acclimate.serve.queues import FairPool, FairQueue
+from acclimate.serve.queues import FairPool
 from waiting import wait_until
-
-
-@given(st.lists(st.one_of(st.sampled_from("abcd"), st.none()), max_size=60))
-def test_first_come_first_served_per_client_and_turns_between_them(steps):
-    """None takes an item, a letter puts one of this client."""
-    queue = FairQueue()
-    waiting = {}
-    since = Counter()
-    for number, client in enumerate(steps):
-        if client is not None:
-            queue.put(client, (client, number))
-            waiting.setdefault(client, []).append(number)
-        elif waiting:
-            client, number = queue.take()
-            assert number == waiting[client].pop(0)
-            for other in waiting:
-                since[other] += other != client
-            assert max(since.values()) < 4  # nobody waits while another is served twice
-            since[client] = 0
-            waiting = {name: items for name, items in waiting.items() if items}
-        else:
-            assert queue.take() is None
-        assert len(queue) == sum(map(len, waiting.values())) == len(list(queue))
-
-
-def test_clients_take_turns_unless_they_pause():
-    queue = FairQueue()
-    for item in ("a1", "a2", "a3", "b1", "c1", "c2"):
-        queue.put(item[0], item)
-    assert queue.take(pausing="ab") == "c1"
-    assert queue.take(lambda item: item.endswith("3")) == "a3"
-    assert [queue.take() for _ in range(5)] == ["b1", "c2", "a1", "a2", None]
-
-
-def test_dropped_items_are_gone():
-    queue = FairQueue()
-    for item in ("a1", "a2", "b1"):
-        queue.put(item[0], item)
-    assert queue.drop("a", lambda item: item == "a1") == 1
-    assert queue.drop("b", lambda item: True) == 1
-    assert queue.drop("nobody", lambda item: True) == 0
-    assert list(queue) == ["a2"]
 
 
 class Pool:

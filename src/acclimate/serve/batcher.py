@@ -23,7 +23,6 @@ from acclimate.reading.walk import Preparer
 from acclimate.serve.http_errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.prometheus import Metrics
-from acclimate.serve.queues import FairQueue
 from acclimate.views import Kind
 
 TOTAL_QUEUE_FACTOR = 4  # total queue capacity = factor * capacity per client
@@ -121,7 +120,7 @@ class DecodeQueue:
 
     def end(self, image: _Image) -> None:
         """Note that an image has left its decoder."""
-        took = monotonic() - self.sandbox.pop(image)
+        took = monotonic() - self.decoding.pop(image)
         left = 0.5 ** (took / HALF_LIFE_S)
         self._used = {client: used * left for client, used in self._used.items() if used > MIN_USED_S}
         self._used[image.request.client] = self._used.get(image.request.client, 0.0) + took
@@ -142,7 +141,7 @@ class Batcher:
     and in a batch; the images of a batch have the same number of views. Where the encoder is slow, batches are small:
     an image never waits long for one that runs. It is decoded meanwhile, however many of another client are ready.
 
-    Clients have equal shares of the decoders' time (`DecodeQueue`), and take turns in the batches.
+    Clients have equal shares of the decoders' time (`DecodeQueue`); few images are decoded ahead of the batches.
     """
 
     def __init__(self, encoder: Encoder, limits: Limits, metrics: Metrics) -> None:
@@ -155,7 +154,7 @@ class Batcher:
         self._idle = self._decoders.copy()
         self._change = Condition()
         self._received = DecodeQueue(workers, limits.pixels)
-        self._ready: FairQueue[_Image] = FairQueue()
+        self._ready: list[_Image] = []
         self._requests: set[_Request] = set()  # not yet answered
         self._size = limits.batch  # images per batch, counting views
         self._closed = False
@@ -233,7 +232,7 @@ class Batcher:
             self._requests.discard(request)
             if request.left:
                 self._received.drop(request)
-                self._ready.drop(request.client, lambda image: image.request is request)
+                self._ready = [image for image in self._ready if image.request is not request]
                 self._start_decoding()
             self._change.notify_all()
 
@@ -259,7 +258,7 @@ class Batcher:
         with self._change:
             self._received.end(image)
             if prepared and not request.future.done():
-                self._ready.put(request.client, image)
+                self._ready.append(image)
             elif not request.future.done():
                 self._received.put(image)
             self._change.notify_all()
@@ -296,10 +295,12 @@ class Batcher:
         batch = list[_Image]()
         with self._change:
             while not batch and (self._requests or not self._closed):
-                self._change.wait_for(lambda: len(self._ready) or (self._closed and not self._requests))
+                self._change.wait_for(lambda: self._ready or (self._closed and not self._requests))
                 self._change.wait_for(lambda: count(self._ready) >= min(self._size, self.waiting), self.limits.wait_s)
-                while image := self._ready.take(lambda image: not batch or count([*batch, image]) <= self._size):
-                    batch.append(image)
+                for image in self._ready:
+                    if not batch or count([*batch, image]) <= self._size:
+                        batch.append(image)
+                self._ready = [image for image in self._ready if image not in batch]
             self._start_decoding()
         return batch
 

@@ -1,15 +1,13 @@
-"""Fairness between clients: a queue in which they take turns, and threads that work through such a queue."""
+"""Fairness between clients: how much of something each may hold, and threads on which they take turns."""
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Callable, Container, Iterator
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import TypeVar
 
 from acclimate.serve.http_errors import BusyError
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 TOTAL_JOBS_FACTOR = 4  # total job capacity = factor * capacity per client
 
@@ -28,64 +26,11 @@ def leaves_enough(mine: int, total: int, room: int, least: int = 0) -> bool:
     return mine <= max(least, room - total)
 
 
-class FairQueue(Generic[Item]):
-    """A queue, first come, first served per client; the clients that wait take turns. Its user holds a lock.
-
-    Examples:
-        >>> queue = FairQueue()
-        >>> for client, item in [("a", 1), ("a", 2), ("a", 3), ("b", 4)]:
-        ...     queue.put(client, item)
-        >>> [queue.take() for _ in range(len(queue))]
-        [1, 4, 2, 3]
-    """
-
-    def __init__(self) -> None:
-        self._waiting: dict[str, deque[Item]] = {}  # items by waiting client; the first client is next
-
-    def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
-
-    def __iter__(self) -> Iterator[Item]:
-        return (item for items in self._waiting.values() for item in items)
-
-    def put(self, client: str, item: Item) -> None:
-        """Add an item at the end of its client's queue."""
-        self._waiting.setdefault(client, deque()).append(item)
-
-    def take(self, allowed: Callable[[Item], bool] = lambda _: True, pausing: Container[str] = ()) -> Item | None:
-        """Remove and return the first allowed item of the client whose turn it is, or of the next; None without one.
-
-        Clients that are `pausing` keep their turn.
-        """
-        for client, items in self._waiting.items():
-            for index, item in enumerate(() if client in pausing else items):
-                if allowed(item):
-                    del items[index], self._waiting[client]
-                    if items:
-                        self._waiting[client] = items  # moves to the end: the others are next
-                    return item
-        return None
-
-    def drop(self, client: str, unwanted: Callable[[Item], bool]) -> int:
-        """Remove a client's unwanted items, and move it behind the others; returns their number."""
-        items = self._waiting.pop(client, deque())
-        kept = deque(item for item in items if not unwanted(item))
-        if kept:
-            self._waiting[client] = kept
-        return len(items) - len(kept)
-
-
-class _Job(NamedTuple):
-    client: str
-    work: Callable[[], Any]
-    ended: Callable[[], None]
-    answer: asyncio.Future[Any]
-
-
 class FairPool:
     """Threads for the work of many clients, used from the event loop: a client that asks for much waits longer.
 
-    The clients that wait take turns, and one client occupies at most half of the threads, or one.
+    Each client has at most half as many jobs at the threads as there are threads, or one; its others wait until one of
+    these is done. So the jobs of another client are behind few of them.
 
     Args:
         name: name of the threads, which are started when they are first needed.
@@ -105,12 +50,10 @@ class FairPool:
 
     def __init__(self, name: str, threads: int, jobs: int) -> None:
         self._threads = ThreadPoolExecutor(threads, name)
-        self._free = threads
         self._share = max(1, threads // 2)
         self._jobs = jobs
-        self._waiting: FairQueue[_Job] = FairQueue()
+        self._turns: dict[str, asyncio.Semaphore] = {}  # clients with jobs
         self._unfinished: Counter[str] = Counter()  # jobs that wait or run, by client
-        self._running: Counter[str] = Counter()
         self._closed = False
 
     async def run(self, client: str, work: Callable[[], Result], ended: Callable[[], None] = lambda: None) -> Result:
@@ -123,52 +66,48 @@ class FairPool:
         room = leaves_enough(mine, self._unfinished.total() + 1, TOTAL_JOBS_FACTOR * self._jobs, 1)
         if self._closed or mine > self._jobs or not room:
             ended()
-            why = "the service is shutting down" if self._closed else "too many requests like this are waiting"
-            raise BusyError(f"{why}; try again in a moment.")
+            raise self._busy()
         self._unfinished[client] = mine
-        job = _Job(client, work, ended, asyncio.get_running_loop().create_future())
-        self._waiting.put(client, job)
-        self._start()
+        turn = self._turns.setdefault(client, asyncio.Semaphore(self._share))
+        loop = asyncio.get_running_loop()
+
+        def forget() -> None:
+            self._unfinished -= Counter([client])  # drops clients without any
+            if client not in self._unfinished:
+                self._turns.pop(client, None)
+            ended()
+
+        def end() -> None:
+            turn.release()
+            forget()
+
         try:
-            return cast(Result, await job.answer)
-        finally:
-            if self._waiting.drop(client, lambda each: each is job):  # cancelled while it waited
-                self._forget(job)
+            await turn.acquire()
+        except asyncio.CancelledError:
+            forget()
+            raise
+        if self._closed:
+            end()
+            raise self._busy()
+        job = self._threads.submit(work)
+        job.add_done_callback(lambda _: loop.call_soon_threadsafe(end))
+        try:
+            return await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise self._busy() from None
+            raise
 
     def stop(self) -> None:
-        """Accept no more work, and fail what is waiting with a BusyError; what is running still ends."""
+        """Accept no more work, and refuse what is waiting with a BusyError; what is at the threads still ends."""
         self._closed = True
-        while job := self._waiting.take():
-            job.answer.set_exception(BusyError("the service is shutting down; try again in a moment."))
-            self._forget(job)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def close(self) -> None:
         """Call `stop`, and return when nothing is running."""
         self.stop()
         await asyncio.to_thread(self._threads.shutdown)
 
-    def _start(self) -> None:
-        """Begin the jobs for which there are threads."""
-        while self._free and (job := self._waiting.take(pausing=self._busy())):
-            self._free -= 1
-            self._running[job.client] += 1
-            running = asyncio.get_running_loop().run_in_executor(self._threads, job.work)
-            running.add_done_callback(partial(self._end, job))
-
-    def _busy(self) -> list[str]:
-        """Return the clients that may have no other thread now."""
-        return [client for client, count in self._running.items() if count >= self._share]
-
-    def _end(self, job: _Job, done: asyncio.Future[Any]) -> None:
-        self._free += 1
-        self._running -= Counter([job.client])
-        self._forget(job)
-        self._waiting.drop(job.client, lambda _: False)  # moves it behind others that came during its turn
-        error = done.exception()
-        if not job.answer.done():
-            job.answer.set_result(done.result()) if error is None else job.answer.set_exception(error)
-        self._start()
-
-    def _forget(self, job: _Job) -> None:
-        self._unfinished -= Counter([job.client])  # drops clients without any
-        job.ended()
+    def _busy(self) -> BusyError:
+        why = "the service is shutting down" if self._closed else "too many requests like this are waiting"
+        return BusyError(f"{why}; try again in a moment.")
