@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from io import BytesIO
-from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import unquote_to_bytes
 
 import anyio
@@ -42,7 +41,7 @@ MIN_SHARE_DIVISOR = 128  # a caller may always have all that there is room for, 
 class Caller:
     """The sender of a request."""
 
-    name: str  # the token's name, or the client's network if the service has no tokens; see `client_of`
+    name: str  # the token's name
     grants: tuple[tuple[str, str], ...] = (("*", "manage"),)  # (pattern of stream names, action); manage allows both
     token: bool = False  # True if it has sent a token
 
@@ -56,22 +55,7 @@ class Caller:
         return any(granted == "manage" for _, granted in self.grants)
 
 
-def client_of(address: str) -> str:
-    """Return the client that an address belongs to: one for all loopback addresses, else its network.
-
-    Examples:
-        >>> client_of("192.0.2.7"), client_of("::ffff:192.0.2.7"), client_of("127.8.9.10"), client_of("2001:db8::7")
-        ('192.0.2.0/24', '192.0.2.0/24', '127.0.0.1', '2001:db8::/64')
-    """
-    try:
-        found: Any = ip_address(address.partition("%")[0])
-    except ValueError:  # such as that of a Unix socket
-        return address or "unknown"
-    found = getattr(found, "ipv4_mapped", None) or found
-    bits = 24 if found.version == 4 else 64  # one client can easily have many addresses of such a network
-    return "127.0.0.1" if found.is_loopback else str(ip_network((found, bits), strict=False))
-
-
+LOCAL = Caller("127.0.0.1")  # everybody, if a service has no tokens: it can only be reached from its own machine
 Tokens = Mapping[bytes, Caller]  # keys are SHA-256 digests; the tokens themselves are not kept
 
 
@@ -194,9 +178,8 @@ class AccessMiddleware:
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and scope["method"] not in SAFE_METHODS and origin.partition("://")[2] != host:
             return failure(scope, 403, "requests from pages of other sites are not allowed.")
-        address = scope["client"][0] if scope["client"] else ""
         authorization = headers.get(b"authorization", b"")
-        caller = Caller(client_of(address)) if self.tokens is None else find_caller(self.tokens.tokens, authorization)
+        caller = LOCAL if self.tokens is None else find_caller(self.tokens.tokens, authorization)
         if caller is None and scope["path"] not in OPEN and not scope["path"].startswith(OPEN_FOLDER):
             message = "send a token of this service in the header `Authorization: Bearer TOKEN`."
             return failure(scope, 401, message, {"WWW-Authenticate": "Bearer"})
