@@ -70,6 +70,7 @@ def classify(client, name, picture):
 def test_a_stream_is_created_used_and_deleted_through_the_proxy(client, pictures):
     create(client, "first")
     answer = classify(client, "first", pictures[0])
+    assert answer.status_code == 200, answer.text
     assert answer.json()["results"][0]["id"] == 0
     assert client.get("/v1/streams").json()["streams"][0]["name"] == "first"
     assert client.get("/").headers["content-type"].startswith("text/html")
