@@ -322,10 +322,10 @@ def list_files(folder: Path) -> list[Path]:
             f"{old[0].parent} was written by acclimate 0.x, whose files this version does not read; download the "
             "states with that version, start this one with another folder, and upload them there."
         )
-    for path in folder.glob(f"*{SUFFIX}*"):
-        database = path.with_name(path.name.partition(SUFFIX)[0] + SUFFIX)
-        if path.name.startswith(TEMPORARY) or not database.exists():
-            path.unlink()
+    logs = [path for ending in ("-wal", "-shm") for path in folder.glob(f"*{SUFFIX}{ending}")]
+    for path in (*folder.glob(f"{TEMPORARY}*"), *logs):
+        if path.name.startswith(TEMPORARY) or not path.with_name(path.name[:-4]).exists():
+            path.unlink(missing_ok=True)
     return sorted(folder.glob(f"*{SUFFIX}"))
 
 
