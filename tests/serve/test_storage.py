@@ -123,7 +123,6 @@ def test_answers_over_http(client, pictures):
         "UPDATE snapshots SET state = zeroblob(length(state))",
         "DELETE FROM snapshots",
         "DELETE FROM about",
-        "DROP TABLE events",
         "PRAGMA user_version = 2",
     ],
 )
