@@ -17,7 +17,7 @@ import pytest
 from acclimate.errors import InputError
 from acclimate.prompts import clean_labels
 from acclimate.serve import schemas
-from acclimate.serve.documentation import BODIES
+from acclimate.serve.app import BODIES
 from acclimate.serve.http_errors import MAX_MESSAGE_CHARS
 from acclimate.serve.limits import Limits
 from acclimate.serve.security import TokenFile

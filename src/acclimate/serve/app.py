@@ -10,11 +10,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.security import HTTPBearer
 from fastapi.staticfiles import StaticFiles
+from pydantic.json_schema import models_json_schema
 from starlette.responses import FileResponse
 
 from acclimate import __version__
 from acclimate.serve import routes, schemas
-from acclimate.serve.documentation import document
 from acclimate.serve.http_errors import CODES, handle_errors
 from acclimate.serve.logs import RequestLog
 from acclimate.serve.routes import AllStreams, Sender, known_parameters
@@ -22,7 +22,20 @@ from acclimate.serve.security import AccessMiddleware, TokenFile
 from acclimate.serve.streams import Streams
 from acclimate.serve.uploads import TASK, read_task
 
-ABOUT = "Image classification that adapts to the images it sees. Each stream adapts on its own."
+ABOUT = """Image classification that adapts to the images it sees. Each stream adapts on its own.
+
+In a service with tokens, operations on a stream say what its token must allow. The others need any token, and health
+checks none.
+"""
+BODIES = (
+    schemas.StreamRequest,
+    schemas.NamelessStreamRequest,
+    schemas.ImagesRequest,
+    schemas.CorrectionRequest,
+    schemas.LabelsRequest,
+    schemas.RollbackRequest,
+    schemas.TaskRequest,
+)
 PAGE = Path(__file__).parent / "page"
 SWAGGER_UI = ("fastapi_swagger", "resources")  # package and folder with the files of Swagger UI
 TEMPLATE = "This is a photo of {}."  # the task's prompt if a request has none
@@ -58,7 +71,10 @@ def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collect
     handle_errors(app)
     app.include_router(routes.router)
     app.include_router(router)
-    document(app)
+    _, bodies = models_json_schema(
+        [(each, "validation") for each in BODIES], ref_template="#/components/schemas/{model}"
+    )
+    app.openapi()["components"]["schemas"] |= bodies["$defs"]  # routes read them from requests themselves
     app.mount("/page", StaticFiles(directory=PAGE, packages=[SWAGGER_UI]))
     # The middleware that is added last sees a request first.
     app.add_middleware(AccessMiddleware, tokens=tokens, hosts=hosts, limits=streams.limits)

@@ -82,7 +82,7 @@ async def create_stream(
     caller: Sender,
     details: Details,
 ) -> dict[str, Any]:
-    """Create a stream."""
+    """Create a stream. Needs `manage`."""
     return await create_named_stream(body.name, body, streams, caller, details)
 
 
@@ -100,7 +100,10 @@ async def create_named_stream(
     caller: Sender,
     details: Details,
 ) -> dict[str, Any]:
-    """Create a stream whose name is in the path, where a proxy in front of several services can see it."""
+    """Create a stream whose name is in the path, where a proxy in front of several services can see it.
+
+    Needs `manage`.
+    """
     details |= {"stream": name, "method": body.method, "labels": body.labels}
     authorize(caller, "manage", name)
     stream = await streams.create(name, client=caller.name, **body.model_dump(exclude={"name"}))
@@ -121,13 +124,16 @@ async def list_streams(streams: AllStreams, caller: Sender) -> Response:
 
 @router.get("/{name}", response_model=schemas.DescriptionResponse)
 async def describe_stream(stream: Readable) -> dict[str, Any]:
-    """Describe a stream: its setup, what it has learnt, and its problems, if it has any."""
+    """Describe a stream: its setup, what it has learnt, and its problems, if it has any.
+
+    Needs `classify` or `manage`.
+    """
     return stream.describe()
 
 
 @router.delete("/{name}", status_code=204)
 async def delete_stream(name: StreamName, streams: AllStreams, caller: Sender) -> None:
-    """Delete a stream, its snapshots and everything it has learnt."""
+    """Delete a stream, its snapshots and everything it has learnt. Needs `manage`."""
     authorize(caller, "manage", name)
     await streams.delete(name)
 
@@ -145,6 +151,7 @@ async def classify_images(
     """Classify images in order and adapt to them.
 
     If an image cannot be read, the whole request is refused and nothing is learnt from it.
+    Needs `classify` or `manage`.
     """
     authorize(caller, "classify", name)
     images, names, options = await read_images(request, streams.limits)
@@ -179,34 +186,34 @@ async def create_by_images(
 
 @router.post("/{name}/reset", response_model=schemas.DescriptionResponse)
 async def reset_stream(stream: Managed) -> dict[str, Any]:
-    """Forget everything learnt; the snapshots remain."""
+    """Forget everything learnt; the snapshots remain. Needs `manage`."""
     await stream.reset()
     return stream.describe()
 
 
 @router.post("/{name}/freeze", response_model=schemas.DescriptionResponse)
 async def freeze_stream(stream: Managed) -> dict[str, Any]:
-    """Stop learning, and answer from what was learnt so far."""
+    """Stop learning, and answer from what was learnt so far. Needs `manage`."""
     await stream.set_frozen(True)
     return stream.describe()
 
 
 @router.post("/{name}/unfreeze", response_model=schemas.DescriptionResponse)
 async def unfreeze_stream(stream: Managed) -> dict[str, Any]:
-    """Resume learning."""
+    """Resume learning. Needs `manage`."""
     await stream.set_frozen(False)
     return stream.describe()
 
 
 @router.get("/{name}/snapshots", response_model=dict[Literal["snapshots"], list[schemas.SnapshotResponse]])
 async def list_snapshots(stream: Managed) -> dict[str, Any]:
-    """List the snapshots, newest first."""
+    """List the snapshots, newest first. Needs `manage`."""
     return {"snapshots": (await stream.snapshots())[::-1]}
 
 
 @router.post("/{name}/snapshot")
 async def take_snapshot(stream: Managed) -> dict[str, int]:
-    """Write a snapshot of the current state, to roll back to; returns its id."""
+    """Write a snapshot of the current state, to roll back to; returns its id. Needs `manage`."""
     return {"snapshot": await stream.snapshot()}
 
 
@@ -216,7 +223,7 @@ async def roll_back(
     details: Details,
     body: Annotated[schemas.RollbackRequest, json_body(schemas.RollbackRequest, required=False)],
 ) -> dict[str, int]:
-    """Go back to a snapshot, including its labels; returns its id."""
+    """Go back to a snapshot, including its labels; returns its id. Needs `manage`."""
     details["snapshot"] = await stream.rollback(body.snapshot)
     return {"snapshot": details["snapshot"]}
 
@@ -230,7 +237,7 @@ async def change_labels(
     caller: Sender,
     details: Details,
 ) -> dict[str, Any]:
-    """Add and remove labels; what was learnt about the others is kept."""
+    """Add and remove labels; what was learnt about the others is kept. Needs `manage`."""
     details |= body.model_dump()
     await stream.change_labels(body.add, body.remove, caller.name)
     return stream.describe()
@@ -238,7 +245,10 @@ async def change_labels(
 
 @router.get("/{name}/state", response_class=Response, responses={200: STATE})
 async def download_state(stream: Managed) -> Response:
-    """Download what was learnt as a state file, for `acclimate classify --state` and `acclimate state`."""
+    """Download what was learnt as a state file, for `acclimate classify --state` and `acclimate state`.
+
+    Needs `manage`.
+    """
     disposition = {"Content-Disposition": f'attachment; filename="{stream.name}.safetensors"'}
     return Response(await stream.state_bytes(), media_type=RAW, headers=disposition)
 
@@ -249,7 +259,7 @@ async def download_state(stream: Managed) -> Response:
     response_model=schemas.DescriptionResponse,
 )
 async def upload_state(stream: Managed, request: Request, details: Details) -> dict[str, Any]:
-    """Continue from a state file; it must have the same model, labels, prompts, method and settings."""
+    """Continue from a state file; it must have the same model, labels, prompts, method and settings. Needs `manage`."""
     content = await request.body()
     details["bytes"] = len(content)
     await stream.continue_from(content)
@@ -265,7 +275,7 @@ async def list_entries(
         bool, Query(description="Include thumbnails as data URLs, if the stream keeps them.")
     ] = False,
 ) -> Response:
-    """List every cache entry with its label, entropy, id and sender."""
+    """List every cache entry with its label, entropy, id and sender. Needs `manage`."""
     entries = await stream.caches()
 
     def answer() -> Response:
@@ -278,7 +288,10 @@ async def list_entries(
 
 @router.get("/{name}/learnt", response_model=schemas.LearntResponse)
 async def describe_learnt(stream: Managed, streams: AllStreams, caller: Sender) -> Response:
-    """Describe what was learnt about each label, with caches or without them, and how much each client has taught."""
+    """Describe what was learnt about each label, with caches or without them, and how much each client has taught.
+
+    Needs `manage`.
+    """
     learnt = await stream.learnt()
     return await streams.pool.run(caller.name, lambda: JSONResponse(learnt))
 
@@ -291,7 +304,7 @@ async def list_answers(
     after: Annotated[int, Query(ge=-1, le=LARGEST_ID, description="Only images with a larger id.")] = -1,
     limit: Annotated[int, Query(ge=1, le=10_000, description="Largest number of answers.")] = 1000,
 ) -> Response:
-    """List the answers to the images that led to the current state, as far back as they are kept."""
+    """List the answers to the images that led to the current state, as far back as they are kept. Needs `manage`."""
     answers = await stream.answers(after, limit)
     return await streams.pool.run(caller.name, lambda: JSONResponse({"answers": answers}))
 
@@ -307,7 +320,10 @@ async def correct(
     details: Details,
     caller: Sender,
 ) -> dict[str, Any]:
-    """Correct the label of an image: one that was learnt, by its id, or one that is sent. The last one counts."""
+    """Correct the label of an image: one that was learnt, by its id, or one that is sent. The last one counts.
+
+    Needs `manage`.
+    """
     details |= {"id": body.id, "label": body.label}
     details["id"] = await stream.correct(body.label, body.id, body.image, caller.name)
     return {"id": details["id"], "label": body.label}
@@ -315,7 +331,7 @@ async def correct(
 
 @router.get("/{name}/corrections", response_model=dict[Literal["corrections"], list[schemas.CorrectionResponse]])
 async def list_corrections(stream: Managed, streams: AllStreams, caller: Sender) -> Response:
-    """List the corrections."""
+    """List the corrections. Needs `manage`."""
     corrections = await stream.corrections()
 
     def answer() -> Response:
@@ -329,7 +345,7 @@ async def list_corrections(stream: Managed, streams: AllStreams, caller: Sender)
 async def undo_correction(
     stream: Managed, correction: Annotated[int, Path(ge=0, le=LARGEST_ID)], details: Details
 ) -> None:
-    """Undo a correction: its image does not count for any label any more."""
+    """Undo a correction: its image does not count for any label any more. Needs `manage`."""
     details["id"] = correction
     await stream.undo(correction)
 

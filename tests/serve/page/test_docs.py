@@ -29,9 +29,7 @@ def test_the_api_documentation_shows_and_runs_every_operation(run_service, open_
     page.click(".auth-btn-wrapper .btn-done")
     operation = page.locator("#operations-streams-classify_images_v1_streams__name__classify_post")
     operation.locator(".opblock-summary-control").click()
-    playwright.expect(operation.locator(".opblock-description")).to_contain_text(
-        "Needs a token with classify or manage"
-    )
+    playwright.expect(operation.locator(".opblock-description")).to_contain_text("Needs classify or manage")
     operation.locator('input[placeholder="name"]').fill("shop-1")
     operation.locator('input[type="file"]').set_input_files(next(photos.rglob("*.png")))
     operation.locator(".execute").click()
@@ -63,4 +61,4 @@ def test_the_documentation_says_what_a_token_must_allow(serve, tmp_path):
             for method, operation in operations.items():
                 address = path.format(name="one", correction=0)
                 answer = client.request(method, address, json=bodies.get(path, {}))
-                assert (answer.status_code == 403) == ("with `manage`" in operation["description"]), (method, path)
+                assert (answer.status_code == 403) == ("Needs `manage`" in operation["description"]), (method, path)
