@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from acclimate import FeatureStream, Head, list_methods, write_stream
-from acclimate.methods.schedule import Queued
+from acclimate.methods.schedule import FairSlots, Queued
 from acclimate.serve import guard as module
-from acclimate.serve.guard import FairSlots, Guard, GuardRules
+from acclimate.serve.guard import Guard, GuardRules
 from acclimate.serve.limits import Limits
 from portal import running
 from table_encoder import TableEncoder, picture

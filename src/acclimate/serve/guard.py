@@ -9,14 +9,12 @@ Python and the entries of uploaded states, are neither limited nor counted.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from math import floor, inf
 from time import monotonic
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from acclimate.methods.schedule import Queued, last_if_worse
 from acclimate.methods.state import LARGEST_ID
 
 WINDOW_PARTS = 1000  # samples are counted per part of the window, which bounds the memory
@@ -47,11 +45,6 @@ class GuardRules(BaseModel):
         description="Number of samples after which cache entries of a client may be replaced by any other client.",
     )
 
-    @property
-    def fair(self) -> bool:
-        """True if clients share the slots of caches."""
-        return self.share is not None and self.share < 1
-
 
 class Guard:
     """Limits on the number of samples that a stream learns from each client, with counts of the `refusals`.
@@ -65,9 +58,8 @@ class Guard:
     def __init__(self, rules: GuardRules, entries_only: bool = False, clock: Callable[[], float] = monotonic) -> None:
         self.rules = rules
         self.refusals = 0
-        self._share = 1.0 if entries_only or rules.share is None else rules.share
+        self._share = 1.0 if entries_only else rules.share or 1.0
         self._clock = clock
-        self._part_s = rules.window_s / WINDOW_PARTS
         self._counts: dict[tuple[int, str], int] = {}  # samples by part of the window and client, oldest part first
         self._taught: Counter[str] = Counter()  # samples within the window by client
 
@@ -83,21 +75,19 @@ class Guard:
         self._forget()
         taught = self._taught[client]
         total = self._taught.total()
-        room = float(samples)
-        reason = ""
         clients = len(self._taught.keys() | {client})
         share = max(self._share, 1 / clients)
-        limit = inf if share >= 1 else (share * total + labels - taught) / (1 - share) + 1e-9
-        if limit < room:
-            room = limit
-            reason = f"{taught} of {total} samples within {self.rules.window_s:g} s are from this client; "
-            reason += f"the guard allows a share of {share:.3g} among {clients} clients"
-        if self.rules.burst is not None and self.rules.burst - taught < room:
-            room = self.rules.burst - taught
-            reason = f"{self.rules.burst} samples of this client were learnt within {self.rules.window_s:g} s"
-        found = max(0, int(room))
-        self.refusals += samples - found
-        return found, reason
+        by_share = inf if share >= 1 else (share * total + labels - taught) / (1 - share) + 1e-9
+        by_burst = inf if self.rules.burst is None else self.rules.burst - taught
+        allowed = max(0, int(min(samples, by_share, by_burst)))
+        self.refusals += samples - allowed
+        if allowed == samples:
+            return allowed, ""
+        window = f"within {self.rules.window_s:g} s"
+        if by_burst < by_share:
+            return allowed, f"{self.rules.burst} samples of this client were learnt {window}"
+        reason = f"{taught} of {total} samples {window} are from this client"
+        return allowed, f"{reason}; the guard allows a share of {share:.3g} among {clients} clients"
 
     def learnt(self, client: str, samples: int, ago: float = 0.0) -> None:
         """Count samples that were learnt; those of some time ago must be counted first, the oldest before others."""
@@ -109,7 +99,7 @@ class Guard:
         self._forget()
 
     def _part(self, ago: float) -> int:
-        return floor((self._clock() - ago) / self._part_s)
+        return floor((self._clock() - ago) / self.rules.window_s * WINDOW_PARTS)
 
     def _forget(self) -> None:
         """Forget what is older than the window, and the oldest counts if there are too many."""
@@ -119,39 +109,3 @@ class Guard:
             self._taught[client] -= self._counts.pop((part, client))
             if not self._taught[client]:
                 del self._taught[client]
-
-
-@dataclass(frozen=True)
-class FairSlots:
-    """Eviction rule of a full class where several clients have entries in a cache.
-
-    Slots move towards clients that hold fewer of a class, whatever the entropies, and never away from them. Between
-    clients with as many, and among a client's own entries, lower entropy wins as always. So do entries of no client:
-    those of an uploaded state. Entries older than `age` samples of the stream are evicted for any other client.
-
-    Args:
-        senders: the client of each entry, by id; entries that are not there are newcomers of this client.
-        client: the sender of new entries.
-        age: number of samples after which an entry may be evicted by any other client.
-    """
-
-    senders: Mapping[int, str]
-    client: str
-    age: int
-
-    def __call__(self, queue: list[Queued], rank: float, entry_id: int) -> int | None:
-        """Return the index of the entry to evict; None to keep all."""
-        owners = [self.senders.get(entry.id, self.client) for entry in queue]
-        held = Counter(owners)
-        worst: int | None = None  # the last entry that lower entropy evicts
-        for index in reversed(range(len(queue))):
-            owner = owners[index]
-            more = held[owner] - held[self.client]
-            others = owner not in ("", self.client)
-            if others and (more > 1 or queue[index].id < entry_id - self.age):
-                return index
-            if worst is None and (more == 1 or not others):
-                worst = index
-        if worst is None or last_if_worse(queue[: worst + 1], rank, entry_id) is None:
-            return None
-        return worst

@@ -19,10 +19,11 @@ from acclimate.methods import Adapter, Step, duplicate, state_from_bytes, state_
 from acclimate.methods.cache import Cache
 from acclimate.methods.gates import Gate, NearDuplicates, Rejector
 from acclimate.methods.persist import MAX_ORIGINS
+from acclimate.methods.schedule import FairSlots
 from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import Prediction, Predictions, choose_samples, none_scores, refuse_none
 from acclimate.serve.batcher import Encoded
-from acclimate.serve.guard import FairSlots, Guard
+from acclimate.serve.guard import Guard
 from acclimate.serve.http_errors import NotFoundError
 from acclimate.serve.limits import Limits
 from acclimate.serve.schemas import StreamSetup
@@ -305,7 +306,11 @@ class Learner:
 
     def _samples(self, encoded: Encoded, learnt: HostArray, client: str) -> Event:
         """Return the event of samples, of which some (n,) are learnt from."""
-        fair = self.guard is not None and self.guard.rules.fair and not set(self.clients.values()) <= {"", client}
+        fair = (
+            self.guard is not None
+            and (self.guard.rules.share or 1) < 1
+            and not set(self.clients.values()) <= {"", client}
+        )
         about = {
             "kind": "samples",
             "time": time(),

@@ -1,9 +1,8 @@
 """Prometheus metrics. Streams, labels and clients never become labels of a metric: their number has no bound."""
 
 from collections import Counter as Counts
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import log
-from threading import Lock
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
@@ -12,8 +11,6 @@ from acclimate.methods.gates import NearDuplicates, Rejector
 from acclimate.predict import NONE, Prediction
 
 SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-RATIOS = tuple(tenth / 10 for tenth in range(1, 11))
 COUNTERS = {
     "images": "Images received.",
     "changed_predictions": "Predictions changed by adaptation.",
@@ -24,43 +21,34 @@ COUNTERS = {
     "cache_replacements": "Cache entries replaced by better ones.",
 }
 HISTOGRAMS = {
-    "prediction_entropy_ratio": ("Entropy of the zero-shot prediction relative to its maximum, from 0 to 1.", RATIOS),
-    "batch_size": ("Images encoded per batch, counting views.", SIZES),
+    "prediction_entropy_ratio": (
+        "Entropy of the zero-shot prediction relative to its maximum, from 0 to 1.",
+        [tenth / 10 for tenth in range(1, 11)],
+    ),
+    "batch_size": ("Images encoded per batch, counting views.", [2**power for power in range(8)]),
     "encode_duration_seconds": ("Time to encode a batch.", SECONDS),
     "adapt_duration_seconds": ("Time to adapt to the images of a request.", SECONDS),
     "request_duration_seconds": ("Time to answer a request.", SECONDS),
 }
-GAUGES = {"cache_entries": "Entries in the caches of all streams.", "corrections": "Corrections in all streams."}
-LABELS = {"images": ["outcome"], "request_duration_seconds": ["method", "route", "status"], "cache_entries": ["kind"]}
+LABELS = {"images": ["outcome"], "request_duration_seconds": ["method", "route", "status"]}
 
 
 class Metrics:
     """Counters and histograms of one service; every method may be called from any thread."""
 
     def __init__(self) -> None:
-        registry = CollectorRegistry()
-        self._registry = registry
-        self._lock = Lock()
+        self._registry = CollectorRegistry()
         self._counters = {
-            name: Counter(f"acclimate_{name}", about, LABELS.get(name, ()), registry=registry)
+            name: Counter(f"acclimate_{name}", about, LABELS.get(name, ()), registry=self._registry)
             for name, about in COUNTERS.items()
         }
         self._histograms = {
-            name: Histogram(f"acclimate_{name}", about, LABELS.get(name, ()), buckets=buckets, registry=registry)
+            name: Histogram(f"acclimate_{name}", about, LABELS.get(name, ()), buckets=buckets, registry=self._registry)
             for name, (about, buckets) in HISTOGRAMS.items()
         }
-        self._gauges = {
-            name: Gauge(f"acclimate_{name}", about, LABELS.get(name, ()), registry=registry)
-            for name, about in GAUGES.items()
-        }
-        Info("acclimate_build", "The running version.", registry=registry).info({"version": __version__})
+        Info("acclimate_build", "The running version.", registry=self._registry).info({"version": __version__})
         for outcome in ("answered", "unreadable"):  # a rate is then defined before the first image
             self._counters["images"].labels(outcome)
-
-    def watch_degraded(self, count: Callable[[], int]) -> None:
-        """Ask for the number of streams that cannot be written whenever metrics are read."""
-        about = "Streams that answer, but whose state cannot be written to the disk."
-        Gauge("acclimate_degraded_streams", about, registry=self._registry).set_function(count)
 
     def encoded(self, images: int, seconds: float) -> None:
         """Count a batch that was encoded."""
@@ -97,11 +85,19 @@ class Metrics:
         """Count a request."""
         self._histograms["request_duration_seconds"].labels(method, route, str(status)).observe(seconds)
 
-    def text(self, entries: Mapping[str, int], corrections: int) -> bytes:
-        """Return all metrics in Prometheus' text format, with the number of entries per cache and of corrections."""
-        with self._lock:
-            self._gauges["corrections"].set(corrections)
-            self._gauges["cache_entries"].clear()
-            for kind, count in sorted(entries.items()):
-                self._gauges["cache_entries"].labels(kind).set(count)
-            return generate_latest(self._registry)
+    def text(self, entries: Mapping[str, int], corrections: int, degraded: int) -> bytes:
+        """Return all metrics in Prometheus' text format.
+
+        Args:
+            entries: number of entries per kind of cache.
+            corrections: number of corrections.
+            degraded: number of streams that cannot be written to the disk.
+        """
+        gauges = CollectorRegistry()
+        about = "Streams that answer, but whose state cannot be written to the disk."
+        Gauge("acclimate_degraded_streams", about, registry=gauges).set(degraded)
+        Gauge("acclimate_corrections", "Corrections in all streams.", registry=gauges).set(corrections)
+        cached = Gauge("acclimate_cache_entries", "Entries in the caches of all streams.", ["kind"], registry=gauges)
+        for kind, count in sorted(entries.items()):
+            cached.labels(kind).set(count)
+        return generate_latest(self._registry) + generate_latest(gauges)

@@ -86,7 +86,6 @@ class Streams:
         self._placing = Lock()
         self._open = partial(Stream, batcher=self.batcher, texts=self.texts, pool=self.pool, metrics=self.metrics)
         self._streams = {stream.name: stream for stream in map(self._open, files) if NAME.fullmatch(stream.name)}
-        self.metrics.watch_degraded(lambda: len(self._degraded()))
 
     async def create(
         self, name: str, labels: Sequence[str], *, client: str = "", fitted: Adapter | None = None, **options: Any
@@ -151,7 +150,8 @@ class Streams:
             entries: Counter[str] = Counter()
             for each in described:
                 entries.update(each.get("entries", {}))
-            return self.metrics.text(entries, sum(each.get("corrections", 0) for each in described))
+            corrections = sum(each.get("corrections", 0) for each in described)
+            return self.metrics.text(entries, corrections, len(self._degraded()))
 
         return await self.pool.run("", text)
 

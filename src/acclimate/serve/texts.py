@@ -1,7 +1,6 @@
 """All text encoding of the service: in one thread, a batch of prompts at a time, in turns."""
 
 import asyncio
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,7 +38,7 @@ class Texts:
         self._cache = cache
         self._prompts = prompts
         self.pool = FairPool("acclimate-text", 1, limits.texts)
-        self._recent: OrderedDict[tuple[tuple[str, ...], str], Head] = OrderedDict()
+        self._recent: dict[tuple[tuple[str, ...], str], Head] = {}  # the least recently used first
         self._negatives: asyncio.Task[HostArray] | None = None
 
     async def head(self, labels: tuple[str, ...], templates: Any, client: str = "") -> Head:
@@ -68,12 +67,12 @@ class Texts:
     async def head_for_request(self, labels: tuple[str, ...], template: str, client: str = "") -> Head:
         """Return the head of the labels of a single request; only the most recent are kept, in memory."""
         key = (labels, template)
-        if key not in self._recent:
-            self._recent[key] = await self._finish(client, head_steps(self._encoder, labels, template, False))
-        self._recent.move_to_end(key)
-        head = self._recent[key]
-        while len(self._recent) > MAX_RECENT_HEADS:
-            self._recent.popitem(last=False)
+        head = self._recent.pop(key, None)
+        if head is None:
+            head = await self._finish(client, head_steps(self._encoder, labels, template, False))
+        self._recent[key] = head
+        if len(self._recent) > MAX_RECENT_HEADS:
+            del self._recent[next(iter(self._recent))]
         return head
 
     async def _finish(self, client: str, steps: Steps[Result]) -> Result:
