@@ -52,10 +52,7 @@ def test_views_few_shots_corrections_and_states(tiny_clip, photos, tmp_path):
 
 
 def test_the_service_encodes_on_the_gpu(tiny_clip):
-    pytest.importorskip("prometheus_client")
-    from acclimate.serve.batcher import Batcher
-    from acclimate.serve.limits import Limits
-    from acclimate.serve.prometheus import Metrics
+    from acclimate.reading.batcher import Batcher
 
     def png(image):
         content = io.BytesIO()
@@ -65,7 +62,7 @@ def test_the_service_encodes_on_the_gpu(tiny_clip):
     pictures = [png(draw("red", i)) for i in range(5)]
     rows = []
     for device in ("cpu", "cuda"):
-        batcher = Batcher(load_encoder(f"local:{tiny_clip}", device, "float32"), Limits(), Metrics())
+        batcher = Batcher(load_encoder(f"local:{tiny_clip}", device, "float32"))
         try:
             rows.append([batcher.submit(pictures, views=views).result(60).features for views in (1, 3)])
         finally:

@@ -49,6 +49,10 @@ class ModelError(AcclimateError):
     """A model that cannot be found or used."""
 
 
+class BusyError(AcclimateError):
+    """A full queue; the same call may succeed a moment later."""
+
+
 def reason(error: Exception) -> str:
     """Return the reason of an error in its own words, for one of the operating system "No space left on device"."""
     return getattr(error, "strerror", None) or str(error)

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from acclimate import Classifier, load_state
-from acclimate.serve.batcher import TOTAL_QUEUE_FACTOR
+from acclimate.reading.batcher import TOTAL_QUEUE_FACTOR
 from acclimate.serve.client import Client, ServiceError
 from acclimate.serve.security import TokenFile
 from drawn_images import draw

@@ -13,8 +13,8 @@ from huggingface_hub import InferenceClient
 
 import acclimate
 from acclimate import Classifier
+from acclimate.reading.batcher import TOTAL_QUEUE_FACTOR
 from acclimate.serve import schemas
-from acclimate.serve.batcher import TOTAL_QUEUE_FACTOR
 from acclimate.serve.logs import HEADERS
 from waiting import wait_until
 

@@ -10,10 +10,9 @@ import pytest
 from PIL import Image
 
 from acclimate.encoders import load_encoder
-from acclimate.errors import InputError
+from acclimate.errors import BusyError, InputError
 from acclimate.predict import NONE
 from acclimate.serve.client import Client, ServiceError
-from acclimate.serve.http_errors import BusyError
 from drawn_images import draw
 from service_process import service
 

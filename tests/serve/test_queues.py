@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from acclimate.serve.http_errors import BusyError
+from acclimate.errors import BusyError
 from acclimate.serve.queues import FairPool
 from waiting import wait_until
 

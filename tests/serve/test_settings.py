@@ -170,3 +170,9 @@ def test_files_that_cannot_be_read(tmp_path):
 
 def test_the_command_has_few_options():
     assert len(get_command(app).commands["serve"].params) <= 15
+
+
+@pytest.mark.parametrize("limits", [{"queue": 3}, {"batch": 0}, {"wait_s": -1.0}, {"history": 1}, {"labels": 1}])
+def test_limits_that_make_no_sense_are_refused(limits):
+    with pytest.raises(InputError):
+        Limits(**limits)

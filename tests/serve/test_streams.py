@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from acclimate import Classifier
-from acclimate.errors import ImageError, InputError, StateError
+from acclimate.errors import BusyError, ImageError, InputError, StateError
 from acclimate.prompts import head as head_module
 from acclimate.serve import storage
 from acclimate.serve import stream as stream_module
-from acclimate.serve.http_errors import BusyError, ExistsError, NotFoundError, StorageError, TooManyError, UnusableError
+from acclimate.serve.http_errors import ExistsError, NotFoundError, StorageError, TooManyError, UnusableError
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 

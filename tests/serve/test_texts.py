@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from acclimate.errors import InputError
+from acclimate.errors import BusyError, InputError
 from acclimate.prompts import build_head, negative_vectors
-from acclimate.serve.http_errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.texts import Texts
 from portal import Blocking

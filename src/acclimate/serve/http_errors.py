@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Scope
 
-from acclimate.errors import AcclimateError, ImageError, InputError, ModelError, StateError
+from acclimate.errors import AcclimateError, BusyError, ImageError, InputError, ModelError, StateError
 from acclimate.serve.schemas import NAME_RULE
 
 
@@ -31,14 +31,6 @@ class ExistsError(AcclimateError):
 
 class TooManyError(AcclimateError):
     """A stream beyond the maximum number of streams."""
-
-
-class BusyError(AcclimateError):
-    """A full queue; the request can be sent again after so many seconds."""
-
-    def __init__(self, message: str, retry_after: int = 1) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
 
 
 class UnusableError(AcclimateError):
@@ -108,7 +100,7 @@ def handle_errors(app: FastAPI) -> None:
     async def respond(request: Request, error: Any) -> Response:
         status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
         message = str(error) or "it took too long, or the connection was closed; send it again."
-        headers: Any = {"Retry-After": str(error.retry_after)} if isinstance(error, BusyError) else None
+        headers: Any = None
         if isinstance(error, RequestValidationError):
             message = validation_message(error)
         elif isinstance(error, HTTPException):

@@ -22,7 +22,7 @@ from acclimate.methods.persist import MAX_ORIGINS
 from acclimate.methods.schedule import FairSlots
 from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import Prediction, Predictions, choose_samples, none_scores, refuse_none
-from acclimate.serve.batcher import Encoded
+from acclimate.reading.batcher import Encoded
 from acclimate.serve.guard import Guard
 from acclimate.serve.http_errors import NotFoundError
 from acclimate.serve.limits import Limits

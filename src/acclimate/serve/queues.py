@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from acclimate.serve.http_errors import BusyError
+from acclimate.errors import BusyError
 
 Result = TypeVar("Result")
 TOTAL_JOBS_FACTOR = 4  # total job capacity = factor * capacity per client

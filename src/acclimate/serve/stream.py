@@ -12,13 +12,14 @@ from time import monotonic, perf_counter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from acclimate.arrays import HostArray
-from acclimate.errors import AcclimateError, InputError
+from acclimate.errors import AcclimateError, BusyError, InputError
 from acclimate.methods import state_to_bytes
 from acclimate.predict import Predictions
-from acclimate.serve.batcher import Batcher, Encoded
+from acclimate.reading.batcher import Batcher, Encoded
 from acclimate.serve.guard import Guard
-from acclimate.serve.http_errors import BusyError, NotFoundError, StorageError, UnusableError
+from acclimate.serve.http_errors import NotFoundError, StorageError, UnusableError
 from acclimate.serve.learner import Learner
+from acclimate.serve.limits import Limits
 from acclimate.serve.logs import logger
 from acclimate.serve.prometheus import Metrics
 from acclimate.serve.queues import FairPool
@@ -60,9 +61,11 @@ class Stream:
         used: when it was last asked for, on the clock `monotonic`.
     """
 
-    def __init__(self, path: Path, batcher: Batcher, texts: Texts, pool: FairPool, metrics: Metrics) -> None:
+    def __init__(
+        self, path: Path, limits: Limits, batcher: Batcher, texts: Texts, pool: FairPool, metrics: Metrics
+    ) -> None:
         self.name = path.name.removesuffix(SUFFIX)
-        self.limits = batcher.limits
+        self.limits = limits
         self.client = ""
         self.broken: str | None = None
         self.degraded: str | None = None
@@ -345,7 +348,7 @@ class Stream:
         return self._batcher.submit(
             images,
             names=names,
-            thumbnails=self.setup.thumbnails,
+            thumbnail=self.limits.thumbnail if self.setup.thumbnails else 0,
             views=self.setup.views,
             kind=self.setup.views_kind or "augmix",
             start=self._received,

@@ -23,7 +23,7 @@ from acclimate.files import remove_leftovers, sync_folder
 from acclimate.methods import Adapter, Step, create, duplicate, find_method, require
 from acclimate.predict import Prediction, Predictions, refuse_none
 from acclimate.prompts import LearnedPrompts
-from acclimate.serve.batcher import Batcher
+from acclimate.reading.batcher import Batcher
 from acclimate.serve.http_errors import ExistsError, NotFoundError, TooManyError, validation_message
 from acclimate.serve.limits import Limits
 from acclimate.serve.logs import AuditLog, logger
@@ -78,13 +78,25 @@ class Streams:
         self.defaults = defaults
         self.metrics = Metrics()
         self.audit = AuditLog(folder)
-        self.batcher = Batcher(encoder, self.limits, self.metrics)
+        self.batcher = Batcher(
+            encoder,
+            workers=self.limits.workers,
+            pixels=self.limits.pixels,
+            decode_s=self.limits.decode_s,
+            batch=self.limits.batch,
+            wait_s=self.limits.wait_s,
+            queue=self.limits.queue,
+            on_encoded=self.metrics.encoded,
+            on_unreadable=self.metrics.unreadable,
+        )
         self.texts = Texts(encoder, self.limits, folder / "texts", prompts)
         self.pool = FairPool("acclimate-call", CALL_THREADS, self.limits.queue)
         self.unsaved: dict[str, str] = {}
         self._closed = False
         self._placing = Lock()
-        self._open = partial(Stream, batcher=self.batcher, texts=self.texts, pool=self.pool, metrics=self.metrics)
+        self._open = partial(
+            Stream, limits=self.limits, batcher=self.batcher, texts=self.texts, pool=self.pool, metrics=self.metrics
+        )
         self._streams = {stream.name: stream for stream in map(self._open, files) if NAME.fullmatch(stream.name)}
 
     async def create(
@@ -181,7 +193,7 @@ class Streams:
             return
         self._closed = True
         self.texts.pool.stop()
-        await asyncio.to_thread(self.batcher.close)
+        await asyncio.to_thread(self.batcher.close, self.limits.timeout_s)
         closed = await asyncio.gather(*(stream.close() for stream in self._all()), return_exceptions=True)
         for stream, error in zip(self._all(), closed, strict=True):
             if why := stream.degraded or (error and repr(error)):

@@ -1,8 +1,8 @@
-"""The encoder that all streams share: images are decoded in processes of their own and encoded in batches."""
+"""The images of many callers at once: they are decoded in processes of their own and encoded in batches."""
 
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,12 +17,9 @@ from PIL import Image
 
 from acclimate.arrays import HostArray, to_host
 from acclimate.encoders import Encoder
-from acclimate.errors import ImageError, ModelError
+from acclimate.errors import BusyError, ImageError, ModelError
 from acclimate.reading.sandbox import Decoder, DecodeTask, portable
 from acclimate.reading.walk import Preparer
-from acclimate.serve.http_errors import BusyError
-from acclimate.serve.limits import Limits
-from acclimate.serve.prometheus import Metrics
 from acclimate.views import Kind
 
 TOTAL_QUEUE_FACTOR = 4  # total queue capacity = factor * capacity per client
@@ -49,6 +46,7 @@ class _Request:
     prepare: Preparer
     names: Sequence[str]  # file names, "" for images without one
     rows: list[Any]  # the features of each image, once it is encoded
+    thumbnail: int  # its longest side in pixels; 0 for none
     thumbnails: list[bytes]
     left: int  # images that are not encoded yet, counting views
     future: Future[Encoded] = field(default_factory=Future)
@@ -134,29 +132,57 @@ class DecodeQueue:
 
 
 class Batcher:
-    """Encoder of the images of all streams: one thread, one batch at a time.
+    """Encoder of the images of all callers: one thread, one batch at a time.
 
-    A batch starts when it is full, when its first image has waited for `limits.wait_s`, or when no other image is being
+    A batch starts when it is full, when its first image has waited for `wait_s`, or when no other image is being
     prepared: an image never waits for others that cannot come. Each view of an image counts as an image, in the queue
     and in a batch; the images of a batch have the same number of views. Where the encoder is slow, batches are small:
     an image never waits long for one that runs. It is decoded meanwhile, however many of another client are ready.
 
     Clients have equal shares of the decoders' time (`DecodeQueue`); few images are decoded ahead of the batches.
+
+    Args:
+        encoder: the model.
+        workers: number of processes that decode images; 0 for one more than there are cores.
+        pixels: cost of the largest image.
+        decode_s: processor time to decode and prepare an image, in seconds.
+        batch: largest number of images that are encoded at once, counting views.
+        wait_s: time that an image waits for others to share its batch, in seconds.
+        queue: images of one client that may wait, counting views.
+        on_encoded: is called with the size of each batch and the seconds that it took.
+        on_unreadable: is called for each image that cannot be read.
     """
 
-    def __init__(self, encoder: Encoder, limits: Limits, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        workers: int = 0,
+        pixels: int = 40_000_000,
+        decode_s: float = 5.0,
+        batch: int = 32,
+        wait_s: float = 0.005,
+        queue: int = 512,
+        on_encoded: Callable[[int, float], object] = lambda images, seconds: None,
+        on_unreadable: Callable[[], object] = lambda: None,
+    ) -> None:
         self.encoder = encoder
-        self.limits = limits
-        self._metrics = metrics
-        workers = limits.workers or (os.cpu_count() or 1) + 1
+        self._pixels = pixels
+        self._decode_s = decode_s
+        self._batch = batch
+        self._wait_s = wait_s
+        self._queue = queue
+        self._on_encoded = on_encoded
+        self._on_unreadable = on_unreadable
+        workers = workers or (os.cpu_count() or 1) + 1
         self._pool = ThreadPoolExecutor(workers, "acclimate-decode")  # each thread waits for a process
-        self._decoders = [Decoder(limits.pixels) for _ in range(workers)]
+        self._decoders = [Decoder(pixels) for _ in range(workers)]
         self._idle = self._decoders.copy()
         self._change = Condition()
-        self._received = DecodeQueue(workers, limits.pixels)
+        self._received = DecodeQueue(workers, pixels)
         self._ready: list[_Image] = []
         self._requests: set[_Request] = set()  # not yet answered
-        self._size = limits.batch  # images per batch, counting views
+        self._size = batch  # images per batch, counting views
         self._closed = False
         self.preparer = lru_cache(None)(lambda views, kind: Preparer(encoder, views, kind=kind))
         self._thread = Thread(target=self._run, name="acclimate-encode", daemon=True)
@@ -170,14 +196,14 @@ class Batcher:
     @property
     def full(self) -> bool:
         """True if no client may send many images now."""
-        return self.waiting >= TOTAL_QUEUE_FACTOR * self.limits.queue
+        return self.waiting >= TOTAL_QUEUE_FACTOR * self._queue
 
     def submit(
         self,
         images: Sequence[bytes | str],
         *,
         names: Sequence[str] = (),
-        thumbnails: bool = False,
+        thumbnail: int = 0,
         views: int = 1,
         kind: Kind = "augmix",
         start: int = 0,
@@ -185,23 +211,23 @@ class Batcher:
     ) -> Future[Encoded]:
         """Queue image files, or these as base64, to be encoded with `views` of this kind.
 
-        A text is a file in base64. `start` is the position of the first image in its stream, on which its views depend.
-        BusyError is raised if too many images are waiting; the future raises ImageError if an image cannot be read, and
-        cancelling it removes them from the queue.
+        A text is a file in base64. `start` is the position of the first image in its stream, on which its views depend;
+        `thumbnail` the longest side of the thumbnails in pixels, 0 for none. BusyError is raised if too many images are
+        waiting; the future raises ImageError if an image cannot be read, and cancelling it removes them from the queue.
         """
         names = names or [""] * len(images)
-        pictures = [b""] * len(images) if thumbnails else []
+        pictures = [b""] * len(images) if thumbnail else []
         request = _Request(
-            client, self.preparer(views, kind), names, [None] * len(images), pictures, len(images) * views
+            client, self.preparer(views, kind), names, [None] * len(images), thumbnail, pictures, len(images) * views
         )
         with self._change:
             if self._closed:
                 raise BusyError("the service is shutting down; try again in a moment.")
             mine = sum(each.left for each in self._requests if each.client == client)
-            room = TOTAL_QUEUE_FACTOR * self.limits.queue - self.waiting - request.left
-            if mine + request.left > min(self.limits.queue, max(room, MIN_CLIENT_IMAGES)):
+            room = TOTAL_QUEUE_FACTOR * self._queue - self.waiting - request.left
+            if mine + request.left > min(self._queue, max(room, MIN_CLIENT_IMAGES)):
                 why = f"{self.waiting} images are already waiting, {mine} of them yours"
-                raise BusyError(f"{why}; try again in a moment.", 1)
+                raise BusyError(f"{why}; try again in a moment.")
             self._requests.add(request)
             for position, content in enumerate(images):
                 self._received.put(_Image(request, position, content, start + position))
@@ -213,18 +239,18 @@ class Batcher:
         """Start a decoder before there is an image."""
         self._decoders[-1].start()
 
-    def close(self) -> None:
-        """Accept no more images, and return when all accepted ones are encoded, or at the latest when they time out."""
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Accept no more images, and return when all accepted ones are encoded; those that take longer fail."""
         with self._change:
             self._closed = True
             self._change.notify_all()
-            self._change.wait_for(lambda: not self._requests, self.limits.timeout_s)
+            self._change.wait_for(lambda: not self._requests, timeout_s)
         for request in tuple(self._requests):
             request.fail(TimeoutError())
         for decoder in self._decoders:
             decoder.close()
         self._pool.shutdown()
-        self._thread.join(self.limits.timeout_s)
+        self._thread.join(timeout_s)
 
     def _forget(self, request: _Request) -> None:
         """Remove what is left of a request that was answered or cancelled."""
@@ -251,7 +277,7 @@ class Batcher:
         except ImageError as error:
             name = f" ({request.names[image.position]})" if request.names[image.position] else ""
             request.fail(ImageError(f"image {image.position}{name} {error}"))
-            self._metrics.unreadable()
+            self._on_unreadable()
         except Exception as error:
             request.fail(error)
         self._idle.append(decoder)
@@ -273,16 +299,16 @@ class Batcher:
             image.content,
             portable(prepare),
             image.index,
-            self.limits.thumbnail if request.thumbnails else 0,
-            most=self.limits.pixels if large else self._received.cheap_pixels,
-            seconds=min(self.limits.decode_s, inf if large else CHEAP_S + CHEAP_VIEW_S * prepare.views),
+            request.thumbnail,
+            most=self._pixels if large else self._received.cheap_pixels,
+            seconds=min(self._decode_s, inf if large else CHEAP_S + CHEAP_VIEW_S * prepare.views),
         )
         cost, pixels, picture = decoder.decode(task)
         image.cost = cost
         if pixels is None:
             return False
         image.content = prepare(image.index, Image.fromarray(pixels)) if task.prepare is None else list(pixels)
-        if request.thumbnails:
+        if request.thumbnail:
             request.thumbnails[image.position] = picture
         return True
 
@@ -296,7 +322,7 @@ class Batcher:
         with self._change:
             while not batch and (self._requests or not self._closed):
                 self._change.wait_for(lambda: self._ready or (self._closed and not self._requests))
-                self._change.wait_for(lambda: count(self._ready) >= min(self._size, self.waiting), self.limits.wait_s)
+                self._change.wait_for(lambda: count(self._ready) >= min(self._size, self.waiting), self._wait_s)
                 for image in self._ready:
                     if not batch or count([*batch, image]) <= self._size:
                         batch.append(image)
@@ -315,8 +341,8 @@ class Batcher:
             return
         took = perf_counter() - began
         size = max(1, round(TARGET_BATCH_S * len(inputs) / took))
-        self._size = min(self.limits.batch, size, (self._size + size + 1) // 2)  # shrinks at once, grows gradually
-        self._metrics.encoded(len(inputs), took)
+        self._size = min(self._batch, size, (self._size + size + 1) // 2)  # shrinks at once, grows gradually
+        self._on_encoded(len(inputs), took)
         for image in batch:
             request = image.request
             views = request.prepare.views

@@ -9,10 +9,8 @@ from time import monotonic, sleep
 import numpy as np
 import pytest
 
-from acclimate.serve import batcher as module
-from acclimate.serve.batcher import Batcher, DecodeQueue
-from acclimate.serve.limits import Limits
-from acclimate.serve.prometheus import Metrics
+from acclimate.reading import batcher as module
+from acclimate.reading.batcher import Batcher, DecodeQueue
 from drawn_images import draw
 from hostile_images import chunk
 
@@ -150,7 +148,7 @@ def progressive_jpeg(width, height):
 @pytest.mark.parametrize("kind", [interlaced_png, progressive_jpeg])
 def test_small_images_are_answered_while_three_clients_send_large_ones(encoder, pictures, kind):
     large = kind(7900, 5000)
-    batcher = Batcher(encoder, Limits(timeout_s=1.0), Metrics())
+    batcher = Batcher(encoder)
     stopped = Event()
 
     def attack(client):
@@ -179,5 +177,5 @@ def test_small_images_are_answered_while_three_clients_send_large_ones(encoder, 
         stopped.set()
         for each in attackers:
             each.join()
-        batcher.close()
+        batcher.close(1.0)
     assert np.percentile(times, 90) < 2.0
