@@ -313,15 +313,7 @@ def remove_file(path: Path) -> None:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return the files of all streams; what was being written or removed when the service ended is removed.
-
-    InputError is raised for a folder of a version of acclimate before 1.0.
-    """
-    if old := sorted(folder.glob("*/stream.json")):
-        raise InputError(
-            f"{old[0].parent} was written by acclimate 0.x, whose files this version does not read; download the "
-            "states with that version, start this one with another folder, and upload them there."
-        )
+    """Return the files of all streams; what was being written or removed when the service ended is removed."""
     logs = [path for ending in ("-wal", "-shm") for path in folder.glob(f"*{SUFFIX}{ending}")]
     for path in (*folder.glob(f"{TEMPORARY}*"), *logs):
         if path.name.startswith(TEMPORARY) or not path.with_name(path.name[:-4]).exists():
@@ -330,7 +322,15 @@ def list_files(folder: Path) -> list[Path]:
 
 
 def claim_folder(folder: Path) -> Any:
-    """Create the folder of a service and lock it for this process, where that is possible; returns a file to close."""
+    """Create the folder of a service and lock it for this process, where that is possible; returns a file to close.
+
+    InputError is raised if another service uses it, or for a folder of a version of acclimate before 1.0.
+    """
+    if old := sorted(folder.glob("streams/*/stream.json")):
+        raise InputError(
+            f"{old[0].parent} was written by acclimate 0.x, whose files this version does not read; download the "
+            "states with that version, start this one with another folder, and upload them there."
+        )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is learnt from images is private
         (folder / "streams").mkdir(exist_ok=True)

@@ -225,13 +225,12 @@ class Stream:
         """Write a snapshot of what was learnt, and accept no more calls."""
 
         def work() -> None:
+            self._gone = True
             try:
                 if self._learner is not None:
                     self._learner.snapshot("shutdown")
-            except StorageError as error:
-                self._report(str(error))
-            self._gone = True
-            self._close()
+            finally:
+                self._close()
 
         await self.call(work, loads=False)
 

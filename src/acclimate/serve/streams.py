@@ -68,11 +68,6 @@ class Streams:
         folder = Path(folder)
         self._folder = folder / "streams"
         self._lock_file = claim_folder(folder)
-        try:
-            files = list_files(self._folder)
-        except BaseException:
-            self._lock_file.close()
-            raise
         remove_leftovers(folder / "texts")
         self.limits = limits or Limits()
         self.defaults = defaults
@@ -97,7 +92,8 @@ class Streams:
         self._open = partial(
             Stream, limits=self.limits, batcher=self.batcher, texts=self.texts, pool=self.pool, metrics=self.metrics
         )
-        self._streams = {stream.name: stream for stream in map(self._open, files) if NAME.fullmatch(stream.name)}
+        found = map(self._open, list_files(self._folder))
+        self._streams = {stream.name: stream for stream in found if NAME.fullmatch(stream.name)}
 
     async def create(
         self, name: str, labels: Sequence[str], *, client: str = "", fitted: Adapter | None = None, **options: Any
@@ -124,8 +120,8 @@ class Streams:
     async def create_default(self, name: str, client: str) -> Stream:
         """Create a stream with the `defaults`, for a client's first images; the audit log says so."""
         stream = await self.create(name, client=client, **(self.defaults or {}))
-        written = {"stream": name, "by": "its first images"}
-        await self.pool.run(client, partial(self.audit.write, "create_stream", client, "done", **written))
+        write = partial(self.audit.write, "create_stream", client, "done", stream=name, by="its first images")
+        await self.pool.run(client, write)
         return stream
 
     async def get(self, name: str) -> Stream:
@@ -159,9 +155,7 @@ class Streams:
 
         def text() -> bytes:
             described = self.describe()
-            entries: Counter[str] = Counter()
-            for each in described:
-                entries.update(each.get("entries", {}))
+            entries: Counter[str] = sum((Counter(each.get("entries", {})) for each in described), Counter())
             corrections = sum(each.get("corrections", 0) for each in described)
             return self.metrics.text(entries, corrections, len(self._degraded()))
 
