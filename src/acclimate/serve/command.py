@@ -1,6 +1,7 @@
 """The command `acclimate serve` from its settings on: the setup of new streams, and the running service."""
 
 from collections.abc import Callable, Sequence
+from ipaddress import ip_address
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from acclimate.errors import InputError
 from acclimate.prompts import LearnedPrompts
 from acclimate.serve.app import create_app
 from acclimate.serve.security import LOOPBACK_NAMES, TokenFile
-from acclimate.serve.server import bind, is_loopback, serve
+from acclimate.serve.server import bind, serve
 from acclimate.serve.settings import DEFAULT_STREAMS, ServeSettings
 from acclimate.serve.streams import Streams, check_setup
 
@@ -70,20 +71,19 @@ def run_service(
         settings: the settings of the service.
         labels: the labels of new streams as they were read; None if there are none.
         templates: the templates of new streams as they were read.
-        announce: called with the address when it works.
+        announce: called with a line of text when the address works.
     """
     if settings.data is None:
         raise InputError("there is no folder for the state of the streams; give one with --data.")
-    tokens = None if settings.token_file is None else TokenFile(settings.token_file)
-    local = is_loopback(settings.host)
-    if tokens is None and not local:
-        raise InputError(
-            f"{settings.host} can be reached from other machines; give --token-file, or listen on 127.0.0.1."
-        )
-    ready = None if settings.streams.fitted is None else open_fitted(settings, labels, templates)
-    defaults = setup_new_streams(settings, labels, templates, ready)
-    learned = templates if isinstance(templates, LearnedPrompts) else None
     with bind(settings.host, settings.port) as listening:
+        address, port = listening.getsockname()[:2]
+        local = ip_address(address).is_loopback
+        if settings.token_file is None and not local:
+            raise InputError(f"{address} can be reached from other machines; give --token-file, or use 127.0.0.1.")
+        tokens = None if settings.token_file is None else TokenFile(settings.token_file)
+        ready = None if settings.streams.fitted is None else open_fitted(settings, labels, templates)
+        defaults = setup_new_streams(settings, labels, templates, ready)
+        learned = templates if isinstance(templates, LearnedPrompts) else None
         if ready is None:
             encoder = load_encoder(settings.model, settings.device, settings.precision, settings.compile)
         else:
@@ -91,10 +91,9 @@ def run_service(
         if learned is not None and defaults is not None:
             learned.vectors(encoder, defaults["labels"])  # refuses prompts that new streams could not have
         streams = Streams(settings.data, encoder, settings.limits, defaults, learned)
-        address, port = listening.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
         allowed = (*LOOPBACK_NAMES, shown, *settings.allow_host)
         application = create_app(streams, tokens, frozenset(map(str.lower, allowed)) if local else None)
         listening.listen()  # the address must work before it is printed
-        announce(f"http://{shown}:{port}")
+        announce(f"serving on http://{shown}:{port} (API documentation at /docs); press Ctrl-C to stop.")
         serve(application, listening, settings.model)

@@ -127,7 +127,8 @@ def validation_message(error: ValidationError | RequestValidationError) -> str:
         return f"the body is not valid JSON: {first['ctx']['error']}."
     if first["type"] == "string_pattern_mismatch" and first["loc"][-1] == "name":
         return f"a stream cannot have this name. {NAME_RULE}"
+    message = f"{where}: {first['msg']}".removeprefix(": ")
     if first["type"] == "unknown_field":  # the message ends in what was meant
-        return f"{where}: {first['msg']}"
+        return message
     more = f" ({len(others)} more problems)" if others else ""
-    return f"{where}: {first['msg']}{more}."
+    return f"{message}{more}."

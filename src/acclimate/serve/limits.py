@@ -4,77 +4,75 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-)
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from acclimate.errors import InputError, nearest
+from acclimate.errors import InputError
 from acclimate.methods.corrections import MAX_CORRECTIONS
 from acclimate.prompts import clean_labels, prompts_for
 from acclimate.prompts.templates import LEARNED_PREFIX, check_prompts, resolve
-from acclimate.serve.schemas import LABEL_CHARS, MAX_IMAGES, MAX_LABELS, PROMPT_CHARS
+from acclimate.serve.schemas import LABEL_CHARS, MAX_IMAGES, MAX_LABELS, PROMPT_CHARS, RequestBody
 
 
-class Limits(BaseModel):
-    """Limits on requests, streams, queues and files; InputError for values that cannot be used.
+class Limits(RequestBody):
+    """Limits on requests, streams, queues and files.
 
     Examples:
         >>> Limits(images=8).images
         8
         >>> Limits(image=8)
         Traceback (most recent call last):
-        acclimate.errors.InputError: there is no setting 'limits.image'; did you mean 'images'...
+        pydantic_core._pydantic_core.ValidationError: 1 validation error for Limits
+          unknown field 'image'; did you mean 'images'...
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
-    body_bytes: PositiveInt = Field(32 * 2**20, description="Largest request with images or a state, in bytes.")
-    json_bytes: PositiveInt = Field(2 * 2**20, description="Largest other request, in bytes.")
-    pixels: PositiveInt = Field(40_000_000, description="Largest image, by its header before it is decoded.")
-    decode_s: PositiveFloat = Field(5.0, description="Processor time to decode and prepare an image, in seconds.")
-    images: PositiveInt = Field(64, le=MAX_IMAGES, description="Images per request.")
-    labels: int = Field(2000, ge=2, le=MAX_LABELS, description="Labels per stream.")
-    task_labels: PositiveInt = Field(500, description="Labels of a request that brings its own.")
-    prompts: PositiveInt = Field(5000, description="Prompts that labels and templates make together.")
-    texts: PositiveInt = Field(16, description="Sets of labels of one client that may wait to be encoded.")
-    calls: PositiveInt = Field(64, description="Calls of one client, or of one stream, that may wait.")
-    capacity: PositiveInt = Field(64, description="Samples per label that a method may keep.")
-    views: PositiveInt = Field(64, description="Views per image.")
-    corrections: PositiveInt = Field(1000, le=MAX_CORRECTIONS, description="Corrections per stream.")
-    streams: PositiveInt = Field(1000, description="Streams of the service.")
-    client_streams: PositiveInt = Field(100, description="Streams made by one client.")
-    queue: PositiveInt = Field(512, description="Images of one client that may wait, counting views.")
-    timeout_s: PositiveFloat = Field(30.0, description="Time limit of a request, in seconds.")
-    requests: PositiveInt = Field(512, description="Requests at a time; one client may have half of them.")
-    keep_alive_s: PositiveFloat = Field(10.0, description="Time that an idle connection is kept, in seconds.")
-    batch: PositiveInt = Field(32, description="Images encoded at once, counting views.")
-    wait_s: NonNegativeFloat = Field(0.005, description="Time that an image waits for others to share its batch.")
-    workers: NonNegativeInt = Field(0, description="Processes that decode images; 0 for one more than there are cores.")
-    snapshot_samples: PositiveInt = Field(1000, description="Images learnt between two snapshots, counting views.")
-    snapshot_s: PositiveFloat = Field(300.0, description="Seconds between two snapshots, if anything was learnt.")
-    sync_s: PositiveFloat = Field(1.0, description="Seconds between two rounds of periodic work.")
-    history: int = Field(24, ge=2, description="Snapshots kept per stream.")
-    snapshot_bytes: PositiveInt = Field(256 * 2**20, description="Bytes of the snapshots kept per stream.")
-    history_bytes: PositiveInt = Field(32 * 2**20, description="Bytes of learnt samples kept per stream.")
-    client_bytes: PositiveInt = Field(2**30, description="Bytes of all streams made by one client.")
-    loaded_bytes: PositiveInt = Field(2**30, description="Bytes of all streams in memory; the others wait on disk.")
-    idle_s: PositiveFloat = Field(600.0, description="Seconds after which an unused stream is taken out of memory.")
-    thumbnail: PositiveInt = Field(96, description="Longest side of a thumbnail, in pixels.")
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise setting_error(error, Limits.model_fields, "limits.") from None
-        if self.images > self.queue:
-            raise InputError(f"a queue of {self.queue} cannot hold a request of {self.images} images; raise `queue`.")
+    body_bytes: PositiveInt = Field(default=32 * 2**20, description="Largest request with images or a state, in bytes.")
+    json_bytes: PositiveInt = Field(default=2 * 2**20, description="Largest other request, in bytes.")
+    pixels: PositiveInt = Field(default=40_000_000, description="Largest image, by its header before it is decoded.")
+    decode_s: PositiveFloat = Field(
+        default=5.0, description="Processor time to decode and prepare an image, in seconds."
+    )
+    images: PositiveInt = Field(default=64, le=MAX_IMAGES, description="Images per request.")
+    labels: int = Field(default=2000, ge=2, le=MAX_LABELS, description="Labels per stream.")
+    task_labels: PositiveInt = Field(default=500, description="Labels of a request that brings its own.")
+    prompts: PositiveInt = Field(default=5000, description="Prompts that labels and templates make together.")
+    texts: PositiveInt = Field(default=16, description="Sets of labels of one client that may wait to be encoded.")
+    calls: PositiveInt = Field(default=64, description="Calls of one client, or of one stream, that may wait.")
+    capacity: PositiveInt = Field(default=64, description="Samples per label that a method may keep.")
+    views: PositiveInt = Field(default=64, description="Views per image.")
+    corrections: PositiveInt = Field(default=1000, le=MAX_CORRECTIONS, description="Corrections per stream.")
+    streams: PositiveInt = Field(default=1000, description="Streams of the service.")
+    client_streams: PositiveInt = Field(default=100, description="Streams made by one client.")
+    queue: PositiveInt = Field(default=512, description="Images of one client that may wait, counting views.")
+    timeout_s: PositiveFloat = Field(default=30.0, description="Time limit of a request, in seconds.")
+    requests: PositiveInt = Field(default=512, description="Requests at a time; one client may have half of them.")
+    keep_alive_s: PositiveFloat = Field(default=10.0, description="Time that an idle connection is kept, in seconds.")
+    batch: PositiveInt = Field(default=32, description="Images encoded at once, counting views.")
+    wait_s: NonNegativeFloat = Field(
+        default=0.005, description="Time that an image waits for others to share its batch."
+    )
+    workers: NonNegativeInt = Field(
+        default=0, description="Processes that decode images; 0 for one more than there are cores."
+    )
+    snapshot_samples: PositiveInt = Field(
+        default=1000, description="Images learnt between two snapshots, counting views."
+    )
+    snapshot_s: PositiveFloat = Field(
+        default=300.0, description="Seconds between two snapshots, if anything was learnt."
+    )
+    sync_s: PositiveFloat = Field(default=1.0, description="Seconds between two rounds of periodic work.")
+    history: int = Field(default=24, ge=2, description="Snapshots kept per stream.")
+    snapshot_bytes: PositiveInt = Field(default=256 * 2**20, description="Bytes of the snapshots kept per stream.")
+    history_bytes: PositiveInt = Field(default=32 * 2**20, description="Bytes of learnt samples kept per stream.")
+    client_bytes: PositiveInt = Field(default=2**30, description="Bytes of all streams made by one client.")
+    loaded_bytes: PositiveInt = Field(
+        default=2**30, description="Bytes of all streams in memory; the others wait on disk."
+    )
+    idle_s: PositiveFloat = Field(
+        default=600.0, description="Seconds after which an unused stream is taken out of memory."
+    )
+    thumbnail: PositiveInt = Field(default=96, description="Longest side of a thumbnail, in pixels.")
 
     @property
     def commas(self) -> int:
@@ -122,17 +120,3 @@ class Limits(BaseModel):
                     f"the template {text[:20]!r}... makes prompts of more than {PROMPT_CHARS} characters; shorten it."
                 )
         prompts_for(names, templates)  # refuses what makes no prompt
-
-
-def setting_error(error: ValidationError, known: Iterable[str], prefix: str = "") -> InputError:
-    """Return the first problem that Pydantic found in settings; `known` are the names of the settings that exist."""
-    first = error.errors(include_url=False)[0]
-    inner = first.get("ctx", {}).get("error")
-    if isinstance(inner, InputError):
-        return inner
-    name = prefix + ".".join(map(str, first["loc"]))
-    if first["type"] == "extra_forbidden":
-        return InputError(f"there is no setting {name!r}; {nearest(str(first['loc'][-1]), known)}")
-    if first["type"] == "unknown_field":  # the message of `RequestBody` ends in the nearest known field
-        return InputError(f"[{name}] {first['msg']}")
-    return InputError(f"the setting {name} cannot be {str(first['input'])[:80]!r}: {first['msg']}.")

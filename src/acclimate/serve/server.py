@@ -3,7 +3,6 @@
 import signal
 import socket
 from contextlib import suppress
-from ipaddress import ip_address
 from threading import Thread
 
 import uvicorn
@@ -15,27 +14,13 @@ from acclimate.serve.logs import log_to_stderr, logger
 from acclimate.serve.security import TokenFile
 from acclimate.serve.streams import Streams
 
-MAX_LOGGED_NAMES = 20  # names of streams in a line of the log
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if an address can only be reached from this machine."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
-
 
 def bind(host: str, port: int) -> socket.socket:
     """Reserve a port of this machine, any free one for port 0; connections are refused until `serve` is called."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        reserved = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise InputError(f"{host} is not an address of this machine: {reason(error)}.") from error
+    reserved = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(address)
+        reserved.bind((host, port))
     except OSError as error:
         reserved.close()
         raise InputError(f"cannot listen on {host}, port {port}: {reason(error)}; choose another.") from error
@@ -44,12 +29,10 @@ def bind(host: str, port: int) -> socket.socket:
 
 def raise_file_limit() -> None:
     """Raise the number of files and connections that this process may have open as far as it is allowed to."""
-    try:
+    with suppress(ImportError, OSError, ValueError):  # Windows has no such limit; macOS allows less than it says
         import resource
-    except ImportError:  # Windows has no such limit
-        return
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with suppress(OSError, ValueError):  # macOS allows less than it says
+
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
@@ -78,21 +61,11 @@ def log_start(streams: Streams, model: str) -> None:
     for each in described:
         if each["broken"]:
             logger.error("stream damaged", extra={"fields": {"stream": each["name"], "reason": each["broken"]}})
-    default = list((streams.defaults or {}).get("labels", ()))
-    other = [each["name"] for each in described if default and list(each.get("labels", default)) != default]
+    labels = list(streams.defaults["labels"]) if streams.defaults else []
+    other = [each["name"] for each in described if labels and list(each.get("labels", labels)) != labels]
     if other:
-        fields = {"streams": len(other), "names": other[:MAX_LOGGED_NAMES]}
+        fields = {"streams": len(other), "names": other[:20]}
         logger.warning("streams keep labels that differ from --labels", extra={"fields": fields})
-
-
-def log_stop(streams: Streams) -> None:
-    """Log whether everything that was learnt is on the disk."""
-    if streams.unsaved:
-        reasons = dict(list(streams.unsaved.items())[:MAX_LOGGED_NAMES])
-        fields = {"streams": len(streams.unsaved), "reasons": reasons}
-        logger.error("stopped; not all states could be saved", extra={"fields": fields})
-    else:
-        logger.info("stopped; all states are saved")
 
 
 def reload_tokens(streams: Streams, tokens: TokenFile) -> None:
@@ -104,8 +77,7 @@ def reload_tokens(streams: Streams, tokens: TokenFile) -> None:
         streams.audit.write("reload_tokens", "SIGHUP", "invalid", reason=str(error))
         return
     logger.info("token file reloaded", extra={"fields": {"tokens": len(tokens.tokens)}})
-    names = [caller.name for caller in tokens.tokens.values()]
-    streams.audit.write("reload_tokens", "SIGHUP", "done", names=names)
+    streams.audit.write("reload_tokens", "SIGHUP", "done", names=[caller.name for caller in tokens.tokens.values()])
 
 
 def serve(app: FastAPI, listening: socket.socket, model: str) -> None:
@@ -127,4 +99,7 @@ def serve(app: FastAPI, listening: socket.socket, model: str) -> None:
             # In a thread: a handler must not wait for a lock that the interrupted code holds.
             signal.signal(signal.SIGHUP, lambda *_: Thread(target=reload_tokens, args=(streams, tokens)).start())
         server.run([listening])
-        log_stop(streams)
+        if not streams.unsaved:
+            logger.info("stopped; all states are saved")
+        for name, why in streams.unsaved.items():
+            logger.error("stopped; a state could not be saved", extra={"fields": {"stream": name, "reason": why}})

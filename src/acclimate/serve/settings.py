@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -19,11 +19,11 @@ from pydantic_settings import (
 from acclimate.encoders import BUNDLED
 from acclimate.errors import InputError, nearest, reason
 from acclimate.serve.guard import GuardRules
-from acclimate.serve.limits import Limits, setting_error
-from acclimate.serve.schemas import StreamSetup
+from acclimate.serve.http_errors import validation_message
+from acclimate.serve.limits import Limits
+from acclimate.serve.schemas import RequestBody, StreamSetup
 
 PREFIX = "ACCLIMATE_SERVE_"
-HEADING = "# Settings of `acclimate serve --config FILE`; environment variables and the command line override them."
 EXAMPLES = {  # values of settings that have none by default
     "data": "state",
     "token_file": "tokens",
@@ -34,14 +34,7 @@ EXAMPLES = {  # values of settings that have none by default
     "share": 0.5,
     "burst": 50,
 }
-
-
-def _split(value: Any) -> Any:
-    """Return the words of a text, as an environment variable has them; anything else as it is."""
-    return value.split() if isinstance(value, str) else value
-
-
-Words = Annotated[list[str], NoDecode, BeforeValidator(_split)]
+Words = Annotated[list[str], NoDecode]  # the command line splits those of environment variables
 
 
 class NewStreamSettings(StreamSetup):
@@ -51,24 +44,19 @@ class NewStreamSettings(StreamSetup):
         None, description="Labels, or a file with one per line; they let first images create streams."
     )
     fitted: Path | None = Field(None, description="A file of `acclimate fit` instead of labels, method and settings.")
-    guard: GuardRules | None = Field(
+    # TOML has no null.
+    guard: Annotated[GuardRules | None, BeforeValidator(lambda value: None if value is False else value)] = Field(
         GuardRules(), description="Limits what one of several clients can teach the stream; false for no limit."
     )
-
-    @field_validator("guard", mode="before")
-    @classmethod
-    def _no_guard(cls, value: Any) -> Any:
-        """Return None for false, as TOML has no null."""
-        return None if value is False else value
 
 
 DEFAULT_STREAMS = NewStreamSettings.model_validate({})
 
 
-class ServeSettings(BaseSettings):
+class ServeSettings(BaseSettings, RequestBody):
     """Everything that can be set for a service."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__")
 
     config: Path | None = Field(None, exclude=True)
     data: Path | None = Field(None, description="Folder for the state of all streams.")
@@ -102,14 +90,15 @@ class ServeSettings(BaseSettings):
 
     def toml(self) -> str:
         """Return all settings as a TOML file, each with a sentence that explains it."""
-        return "\n".join([HEADING, *_table(self, ""), ""])
+        heading = "# Settings of `acclimate serve`, which environment variables and the command line override."
+        return "\n".join([heading, *_table(self, ""), ""])
 
 
 def load_settings(config: Path | None, given: Mapping[str, Any], options: Iterable[str] = ()) -> ServeSettings:
     """Return the settings of a service.
 
     Args:
-        config: a TOML file with settings; None for none.
+        config: a TOML file with settings, which exists; None for none.
         given: settings that come before environment variables and the file.
         options: names of other environment variables that are allowed, without the prefix and in small letters.
 
@@ -124,17 +113,13 @@ def load_settings(config: Path | None, given: Mapping[str, Any], options: Iterab
                 f"the environment variable {name} sets nothing, as {word!r} is unknown; {nearest(word, first_words)}"
             )
     try:
-        if config is not None:
-            config.open().close()
         return ServeSettings(config=config, **given)
     except ValidationError as error:
-        raise setting_error(error, [*ServeSettings.model_fields, *GuardRules.model_fields]) from None
+        raise InputError(f"the settings cannot be used: {validation_message(error)}") from None
     except SettingsError as error:
         raise InputError(f"{error}: {error.__cause__}.") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"the file of settings {config} cannot be read: {reason(error)}.") from None
-    except ValueError as error:
-        raise InputError(f"the file of settings {config} is not valid TOML: {error}.") from None
 
 
 def _table(model: BaseModel, prefix: str) -> Iterator[str]:
@@ -160,9 +145,5 @@ def _table(model: BaseModel, prefix: str) -> Iterator[str]:
 
 
 def _value(value: Any) -> str:
-    """Return a value as TOML, which is JSON except for null, for some numbers, and for the character 0x7f."""
-    if value is None:
-        return "false"
-    if isinstance(value, float):
-        return repr(value)
-    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
+    """Return a value as TOML, which is JSON except for null and for the character 0x7f."""
+    return json.dumps(False if value is None else value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
