@@ -65,12 +65,18 @@ class JsonLines(logging.Formatter):
         """Format time, level, message, the record's `fields`, and the traceback if there is one; long text is cut."""
         at = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
         line = {"time": at, "level": record.levelname.lower(), "message": cut(record.getMessage(), self._most)}
-        for name, value in getattr(record, "fields", {}).items():
-            text = json.dumps(value, default=str)
-            line[name] = value if len(text) <= self._most else cut(text, self._most)
+        fields = getattr(record, "fields", {})
         if record.exc_info:
             line["traceback"] = cut(self.formatException(record.exc_info), TRACEBACK_CHARS)
-        return json.dumps(line, default=str)
+        whole = json.dumps(line | fields, default=str)
+        if len(whole) <= self._most:  # most lines are short
+            return whole
+        texts = {name: json.dumps(value, default=str) for name, value in fields.items()}
+        short = {
+            name: value if len(texts[name]) <= self._most else cut(texts[name], self._most)
+            for name, value in fields.items()
+        }
+        return json.dumps(line | short, default=str)
 
 
 class LogQueue(QueueHandler):
