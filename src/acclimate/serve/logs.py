@@ -183,12 +183,12 @@ class AuditLog:
 
     def _append(self, path: Path, line: bytes, sync: bool) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        present = path.read_bytes() if path.exists() else b""
-        if len(present) + len(line) > self._largest:
+        if path.exists() and path.stat().st_size + len(line) > self._largest:
             RotatingFileHandler(path, backupCount=OLD_FILES, delay=True).doRollover()
-        elif not present.endswith(b"\n") and present:
-            line = b"\n" + line  # a full disk or a power cut has left half a line
-        with open(path, "ab", opener=partial(os.open, mode=0o600)) as file:
+        with open(path, "a+b", opener=partial(os.open, mode=0o600)) as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read() == b"\n" else b"\n" + line  # a full disk has left half a line
             file.write(line)
             file.flush()
             if sync:
