@@ -57,7 +57,7 @@ def test_an_image_as_the_whole_body(client, pictures, kind):
         ("POST", "/v1/streams", {"json": {"name": "A B", "labels": ["a", "b"]}}, 422, "for instance pets-2024."),
         ("POST", "/v1/streams", {"json": {"name": "a", "labels": ["a", "b"], "thumbnail": True}}, 422, "'thumbnails'?"),
         ("POST", f"{ONE}/classify?topk=1", {}, 422, "unknown query parameter 'topk'; did you mean 'top_k'?"),
-        ("GET", f"{ONE}?verbose=1", {}, 422, "unknown query parameter 'verbose'; this route has none."),
+        ("GET", f"{ONE}?verbose=1", {}, 422, "unknown query parameter 'verbose'; there are: none."),
         ("GET", f"{ONE}/caches?thumbnail=1", {}, 422, "did you mean 'thumbnails'?"),
         ("GET", f"{ONE}/corrections?x=1", {}, 422, "unknown query parameter 'x'"),
         ("GET", "/metrics?x=1", {}, 422, "unknown query parameter 'x'"),

@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.security import HTTPBearer
@@ -14,6 +13,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.responses import FileResponse
 
 from acclimate import __version__
+from acclimate.predict import Answer
 from acclimate.serve import routes, schemas
 from acclimate.serve.http_errors import CODES, handle_errors
 from acclimate.serve.logs import RequestLog
@@ -37,9 +37,6 @@ BODIES = (
     schemas.TaskRequest,
 )
 PAGE = Path(__file__).parent / "page"
-SWAGGER_UI = ("fastapi_swagger", "resources")  # package and folder with the files of Swagger UI
-TEMPLATE = "This is a photo of {}."  # the task's prompt if a request has none
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 router = APIRouter(tags=["service"])
 
@@ -75,7 +72,7 @@ def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collect
         [(each, "validation") for each in BODIES], ref_template="#/components/schemas/{model}"
     )
     app.openapi()["components"]["schemas"] |= bodies["$defs"]  # routes read them from requests themselves
-    app.mount("/page", StaticFiles(directory=PAGE, packages=[SWAGGER_UI]))
+    app.mount("/page", StaticFiles(directory=PAGE, packages=[("fastapi_swagger", "resources")]))
     # The middleware that is added last sees a request first.
     app.add_middleware(AccessMiddleware, tokens=tokens, hosts=hosts, limits=streams.limits)
     app.add_middleware(RequestLog, audit=streams.audit, finished=streams.metrics.requested)
@@ -85,7 +82,7 @@ def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collect
 @router.post(
     "/classify",
     openapi_extra={"requestBody": TASK},
-    response_model=list[schemas.AnswerResponse],
+    response_model=list[Answer],
     dependencies=[Depends(known_parameters)],
 )
 async def run_task(
@@ -94,11 +91,11 @@ async def run_task(
     caller: Sender,
     candidate_labels: Annotated[list[str] | None, Query(description="If the image is the whole body.")] = None,
     hypothesis_template: Annotated[str | None, Query(description="If the image is the whole body.")] = None,
-) -> list[dict[str, Any]]:
+) -> tuple[Answer, ...]:
     """Run the Hugging Face zero-shot-image-classification task; nothing is learnt."""
     image, labels, template = await read_task(request, candidate_labels, hypothesis_template)
-    prediction = await streams.zero_shot(image, labels, template or TEMPLATE, caller.name)
-    return [asdict(answer) for answer in prediction.top]
+    prediction = await streams.zero_shot(image, labels, template or "This is a photo of {}.", caller.name)
+    return prediction.top
 
 
 @router.get("/health/live")
@@ -126,7 +123,7 @@ async def ready(streams: AllStreams) -> dict[str, bool]:
 )
 async def metrics(streams: AllStreams) -> Response:
     """Get the metrics in Prometheus' text format."""
-    return Response(await streams.metrics_text(), media_type=METRICS_TYPE)
+    return Response(await streams.metrics_text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/", include_in_schema=False)

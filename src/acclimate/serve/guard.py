@@ -60,7 +60,9 @@ class Guard:
         self.refusals = 0
         self._share = 1.0 if entries_only else rules.share or 1.0
         self._clock = clock
-        self._counts: dict[tuple[int, str], int] = {}  # samples by part of the window and client, oldest part first
+        self._counts: Counter[tuple[int, str]] = (
+            Counter()
+        )  # samples by part of the window and client, oldest part first
         self._taught: Counter[str] = Counter()  # samples within the window by client
 
     def allowed(self, client: str, samples: int, labels: int) -> tuple[int, str]:
@@ -93,8 +95,7 @@ class Guard:
         """Count samples that were learnt; those of some time ago must be counted first, the oldest before others."""
         if not client:
             return
-        part = self._part(ago)
-        self._counts[part, client] = self._counts.get((part, client), 0) + samples
+        self._counts[self._part(ago), client] += samples
         self._taught[client] += samples
         self._forget()
 

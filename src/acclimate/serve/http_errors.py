@@ -9,7 +9,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Scope
 
@@ -66,10 +65,8 @@ STATUSES: dict[type[Exception], int] = {
     ExistsError: 409,
     TooManyError: 409,
     BusyError: 429,
-    ClientDisconnect: 400,
     TimeoutError: 504,
 }
-RETRY_AFTER_S = 1
 MAX_MESSAGE_CHARS = 1000  # longer messages are cut
 MAX_QUOTED_CHARS = 80  # longer quotations of a client's text are cut
 
@@ -78,7 +75,7 @@ def failure(scope: Scope, status: int, message: str, headers: Mapping[str, str] 
     """Return the response to a request that failed: a code for programs, a message for people, the request's id."""
     scope["state"]["error"] = CODES[status]
     error = {"code": CODES[status], "message": cut(message), "request_id": scope["state"]["request_id"]}
-    retry = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
+    retry = {"Retry-After": "1"} if status in (429, 503) else {}
     content = json.dumps({"error": error})  # ASCII only: a message may quote text that cannot be encoded
     return Response(content, status, {**retry, **(headers or {})}, "application/json")
 
@@ -98,34 +95,27 @@ def handle_errors(app: FastAPI) -> None:
     """Answer every error that a request can cause with `failure`; anything else is a bug and left to the log."""
 
     async def respond(request: Request, error: Any) -> Response:
-        status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
-        message = str(error) or "it took too long, or the connection was closed; send it again."
-        headers: Any = None
+        known = (STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+        status = error.status_code if isinstance(error, HTTPException) else next(known, 500)
+        message = getattr(error, "detail", str(error)) or "the service was stopped before it had an answer; try again."
         if isinstance(error, RequestValidationError):
             message = validation_message(error)
-        elif isinstance(error, HTTPException):
-            status = error.status_code
-            headers = error.headers
-            message = error.detail
-            if message == HTTPStatus(status).phrase:  # the framework's own message says nothing but the status
-                path = request.scope["path"][:MAX_QUOTED_CHARS]
-                message = f"there is no {request.method[:20]} {path!r}; /docs lists all routes."
+        elif message == HTTPStatus(status).phrase:  # the framework's own message says nothing but the status
+            path = request.scope["path"][:MAX_QUOTED_CHARS]
+            message = f"there is no {request.method[:20]} {path!r}; /docs lists all routes."
         error.__traceback__ = None  # its frames hold the body, and would until the next garbage collection
         error.__context__ = None
-        return failure(request.scope, status, message, headers)
+        return failure(request.scope, status, message, getattr(error, "headers", None))
 
-    for kind in (AcclimateError, HTTPException, RequestValidationError, TimeoutError, ClientDisconnect):
+    for kind in (AcclimateError, HTTPException, RequestValidationError, TimeoutError):
         app.add_exception_handler(kind, respond)
 
 
 def validation_message(error: ValidationError | RequestValidationError) -> str:
     """Return the first problem that Pydantic found, without repeating the input."""
-    quiet = {} if isinstance(error, RequestValidationError) else {"include_url": False, "include_input": False}
-    first, *others = error.errors(**quiet)
+    first, *others = error.errors()
     where = ".".join(str(each)[:MAX_QUOTED_CHARS] for each in first["loc"])
-    if first["type"] == "json_invalid":
-        return f"the body is not valid JSON: {first['ctx']['error']}."
-    if first["type"] == "string_pattern_mismatch" and first["loc"][-1] == "name":
+    if first["type"] == "string_pattern_mismatch":  # only names have a pattern
         return f"a stream cannot have this name. {NAME_RULE}"
     message = f"{where}: {first['msg']}".removeprefix(": ")
     if first["type"] == "unknown_field":  # the message ends in what was meant

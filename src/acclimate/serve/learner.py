@@ -146,14 +146,14 @@ class Learner:
             self._change("frozen", "", {"frozen": frozen}, NOTHING)
 
     def corrections(self) -> list[dict[str, Any]]:
-        """Return every correction: id, label, and thumbnail (JPEG bytes, or None)."""
+        """Return every correction: id, label, and thumbnail (a data URL, or None)."""
         return [
-            {"id": each.id, "label": each.label, "thumbnail": _picture(self.thumbnails.get(each.id))}
+            {"id": each.id, "label": each.label, "thumbnail": _data_url(self.thumbnails.get(each.id))}
             for each in self.adapter.corrections
         ]
 
-    def caches(self) -> list[dict[str, Any]]:
-        """Return every cache entry: cache, label, entropy, id, client, and thumbnail (JPEG bytes, or None)."""
+    def caches(self, thumbnails: bool = True) -> list[dict[str, Any]]:
+        """Return every cache entry: cache, label, entropy, id, client, and thumbnail (a data URL, or None)."""
         names = self.adapter.head.class_names
         return [
             {
@@ -162,7 +162,7 @@ class Learner:
                 "entropy": entry.entropy,
                 "id": entry.id,
                 "client": self.clients.get(entry.id, ""),
-                "thumbnail": _picture(self.thumbnails.get(entry.id)),
+                "thumbnail": _data_url(self.thumbnails.get(entry.id)) if thumbnails else None,
             }
             for cache, entries in self.adapter.entries().items()
             for entry in entries
@@ -392,5 +392,5 @@ def _texts(thumbnails: Sequence[bytes]) -> list[str]:
     return [b64encode(each).decode() for each in thumbnails]
 
 
-def _picture(text: str | None) -> bytes | None:
-    return b64decode(text) if text else None
+def _data_url(text: str | None) -> str | None:
+    return f"data:image/jpeg;base64,{text}" if text else None

@@ -1,6 +1,5 @@
 """Prometheus metrics. Streams, labels and clients never become labels of a metric: their number has no bound."""
 
-from collections import Counter as Counts
 from collections.abc import Mapping, Sequence
 from math import log
 
@@ -67,14 +66,13 @@ class Metrics:
 
     def adapted(self, predictions: Sequence[Prediction], replaced: int, seconds: float) -> None:
         """Count what a request did to its stream: changed or unsure answers, images not learnt, entries replaced."""
-        reasons = Counts(prediction.refused for prediction in predictions)
         expected = (None, NearDuplicates.reason, Rejector.reason)
         counts = {
             "changed_predictions": sum(prediction.changed for prediction in predictions),
             "foreign_images": sum(prediction.label == NONE for prediction in predictions),
             "unsure_predictions": sum(prediction.unsure for prediction in predictions),
-            "near_duplicates": reasons[NearDuplicates.reason],
-            "refusals": sum(count for reason, count in reasons.items() if reason not in expected),
+            "near_duplicates": sum(prediction.refused == NearDuplicates.reason for prediction in predictions),
+            "refusals": sum(prediction.refused not in expected for prediction in predictions),
             "cache_replacements": replaced,
         }
         for name, count in counts.items():
@@ -94,8 +92,11 @@ class Metrics:
             degraded: number of streams that cannot be written to the disk.
         """
         gauges = CollectorRegistry()
-        about = "Streams that answer, but whose state cannot be written to the disk."
-        Gauge("acclimate_degraded_streams", about, registry=gauges).set(degraded)
+        Gauge(
+            "acclimate_degraded_streams",
+            "Streams that answer, but whose state cannot be written to the disk.",
+            registry=gauges,
+        ).set(degraded)
         Gauge("acclimate_corrections", "Corrections in all streams.", registry=gauges).set(corrections)
         cached = Gauge("acclimate_cache_entries", "Entries in the caches of all streams.", ["kind"], registry=gauges)
         for kind, count in sorted(entries.items()):

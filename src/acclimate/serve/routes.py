@@ -1,56 +1,47 @@
 """The routes of streams: create, classify, manage, correct."""
 
 import asyncio
-from base64 import b64encode
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, cast
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 from starlette.responses import JSONResponse
 
 from acclimate.errors import InputError, nearest
 from acclimate.methods.state import LARGEST_ID
-from acclimate.predict import Prediction
 from acclimate.serve import schemas
 from acclimate.serve.http_errors import ExistsError, NotFoundError
 from acclimate.serve.security import Action, Caller
 from acclimate.serve.stream import Stream
 from acclimate.serve.streams import Streams
-from acclimate.serve.uploads import BINARY, BODY, RAW, described, json_body, read_images
+from acclimate.serve.uploads import BINARY, BODY, JSON, RAW, described, json_body, read_images
 
 STATE = {"content": {RAW: BINARY}}
 
 
 async def known_parameters(request: Request) -> None:
     """Dependency: refuses query parameters that the route does not have."""
-    operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
-    known = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
+    known = [each.alias for each in request.scope["route"].dependant.query_params]
     for name in request.query_params:
         if name not in known:
-            what = nearest(name, known) if known else "this route has none."
-            raise InputError(f"unknown query parameter {name[:80]!r}; {what}")
+            raise InputError(f"unknown query parameter {name[:80]!r}; {nearest(name, known)}")
 
 
-async def streams_of(request: Request) -> Streams:
-    """Dependency: the streams of the service that received this request."""
-    return cast(Streams, request.app.state.streams)
+def of_request(get: Callable[[Request], Any]) -> Any:
+    """Dependency: something that every request has."""
 
+    async def find(request: Request) -> Any:
+        return get(request)
 
-async def caller_of(request: Request) -> Caller:
-    """Dependency: the sender of this request."""
-    return cast(Caller, request.state.caller)
-
-
-async def details_of(request: Request) -> dict[str, Any]:
-    """Dependency: what a request changes, for the logs; the route fills it in."""
-    return cast(dict[str, Any], request.state.details)
+    return Depends(find)
 
 
 router = APIRouter(prefix="/v1/streams", tags=["streams"], dependencies=[Depends(known_parameters)])
-AllStreams = Annotated[Streams, Depends(streams_of)]
-Sender = Annotated[Caller, Depends(caller_of)]
-Details = Annotated[dict[str, Any], Depends(details_of)]
-StreamName = Annotated[str, Path(pattern=schemas.NAME_PATTERN, description=f"Name of the stream. {schemas.NAME_RULE}")]
+AllStreams = Annotated[Streams, of_request(lambda request: request.app.state.streams)]
+Sender = Annotated[Caller, of_request(lambda request: request.state.caller)]
+# What a request changes, for the logs; the route fills it in.
+Details = Annotated[dict[str, Any], of_request(lambda request: request.state.details)]
+StreamName = Annotated[schemas.Name, Path(description=f"Name of the stream. {schemas.NAME_RULE}")]
 
 
 def authorize(caller: Caller, action: Action, stream: str) -> None:
@@ -69,7 +60,6 @@ def stream_to(action: Action) -> Any:
     return Depends(find)
 
 
-Readable = Annotated[Stream, stream_to("classify")]
 Managed = Annotated[Stream, stream_to("manage")]
 
 
@@ -123,7 +113,7 @@ async def list_streams(streams: AllStreams, caller: Sender) -> Response:
 
 
 @router.get("/{name}", response_model=schemas.DescriptionResponse)
-async def describe_stream(stream: Readable) -> dict[str, Any]:
+async def describe_stream(stream: Annotated[Stream, stream_to("classify")]) -> dict[str, Any]:
     """Describe a stream: its setup, what it has learnt, and its problems, if it has any.
 
     Needs `classify` or `manage`.
@@ -146,7 +136,7 @@ async def classify_images(
     caller: Sender,
     adapt: Annotated[bool, Query(description="Learn from these images.")] = True,
     top_k: Annotated[int, Query(ge=1, le=schemas.MAX_SETTING, description="Number of labels to return per image.")] = 5,
-    unsure: Annotated[schemas.Share | None, Query(description=schemas.UNSURE)] = None,
+    unsure: Annotated[schemas.Threshold, Query()] = None,
 ) -> Response:
     """Classify images in order and adapt to them.
 
@@ -161,9 +151,12 @@ async def classify_images(
     except NotFoundError:
         stream = await create_by_images(streams, name, images, names, caller.name)
     answers = await stream.classify(images, names=names, client=caller.name, **options)
-    return await streams.pool.run(
-        caller.name, lambda: JSONResponse({"stream": name, "results": list(map(_result, answers))})
-    )
+
+    def answer() -> Response:
+        found = {"stream": name, "results": [each.to_json() for each in answers]}
+        return Response(schemas.ClassifiedResponse.model_validate(found).model_dump_json(), media_type=JSON)
+
+    return await streams.pool.run(caller.name, answer)
 
 
 async def create_by_images(
@@ -276,14 +269,8 @@ async def list_entries(
     ] = False,
 ) -> Response:
     """List every cache entry with its label, entropy, id and sender. Needs `manage`."""
-    entries = await stream.caches()
-
-    def answer() -> Response:
-        for entry in entries:
-            entry["thumbnail"] = data_url(entry["thumbnail"]) if thumbnails else None
-        return JSONResponse({"entries": entries})
-
-    return await streams.pool.run(caller.name, answer)
+    entries = await stream.caches(thumbnails)
+    return await streams.pool.run(caller.name, lambda: JSONResponse({"entries": entries}))
 
 
 @router.get("/{name}/learnt", response_model=schemas.LearntResponse)
@@ -312,7 +299,8 @@ async def list_answers(
 @router.post(
     "/{name}/corrections",
     openapi_extra=described(schemas.CorrectionRequest),
-    response_model=schemas.CorrectedResponse,
+    response_model=schemas.CorrectionResponse,
+    response_model_exclude_unset=True,
 )
 async def correct(
     stream: Managed,
@@ -333,12 +321,7 @@ async def correct(
 async def list_corrections(stream: Managed, streams: AllStreams, caller: Sender) -> Response:
     """List the corrections. Needs `manage`."""
     corrections = await stream.corrections()
-
-    def answer() -> Response:
-        listed = [{**each, "thumbnail": data_url(each["thumbnail"])} for each in corrections]
-        return JSONResponse({"corrections": listed})
-
-    return await streams.pool.run(caller.name, answer)
+    return await streams.pool.run(caller.name, lambda: JSONResponse({"corrections": corrections}))
 
 
 @router.delete("/{name}/corrections/{correction}", status_code=204)
@@ -348,13 +331,3 @@ async def undo_correction(
     """Undo a correction: its image does not count for any label any more. Needs `manage`."""
     details["id"] = correction
     await stream.undo(correction)
-
-
-def data_url(picture: bytes | None) -> str | None:
-    """Return a JPEG file as a data URL; None if there is none."""
-    return f"data:image/jpeg;base64,{b64encode(picture).decode()}" if picture else None
-
-
-def _result(prediction: Prediction) -> dict[str, Any]:
-    fields = prediction.to_json()
-    return {name: fields[name] for name in schemas.ResultResponse.model_fields}

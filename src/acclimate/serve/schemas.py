@@ -12,11 +12,11 @@ from pydantic_core import PydanticCustomError
 from acclimate.errors import nearest
 from acclimate.methods import DEFAULT_METHOD, list_methods
 from acclimate.methods.state import LARGEST_ID
+from acclimate.predict import Answer
 from acclimate.serve.guard import GuardRules
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 NAME_RULE = "Use small letters, digits, . _ -; for instance pets-2024."
-UNSURE = "Answers with a lower score are marked as `unsure`."
 MAX_SETTING = 1_000_000  # largest absolute value of a number in the settings
 MAX_LABELS = 100_000  # labels per request
 MAX_IMAGES = 10_000  # images per request
@@ -29,14 +29,14 @@ Base64 = Annotated[
 Number = Annotated[float, Field(ge=-MAX_SETTING, le=MAX_SETTING, allow_inf_nan=False)]
 Integer = Annotated[int, Field(ge=-MAX_SETTING, le=MAX_SETTING)]
 Id = Annotated[int, Field(strict=True, ge=0, le=LARGEST_ID)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Threshold = Annotated[float | None, Field(ge=0, le=1, description="Answers with a lower score are marked as `unsure`.")]
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX_SETTING)]
 Word = Annotated[str, Field(max_length=200)]  # the name of a method, of a setting or of its value
 Label = Annotated[str, Field(max_length=LABEL_CHARS, examples=["cat"])]
 Labels = Annotated[list[Label], Field(max_length=MAX_LABELS, fail_fast=True)]
 Prompt = Annotated[str, Field(max_length=PROMPT_CHARS)]
 Prompts = Annotated[list[Prompt], Field(max_length=MAX_LABELS, fail_fast=True)]
-Name = Annotated[str, Field(max_length=64, examples=["shop-1"])]
+Name = Annotated[str, Field(max_length=64, pattern=NAME_PATTERN, examples=["shop-1"])]
 
 
 class RequestBody(BaseModel):
@@ -78,7 +78,7 @@ class StreamSetup(RequestBody):
     reject: bool = Field(
         False, description="Answer `none of these` for images that belong to no label, and do not learn from them."
     )
-    unsure: Share | None = Field(None, description=UNSURE)
+    unsure: Threshold = None
     guard: GuardRules | None = Field(
         GuardRules(), description="Limits what one of several clients can teach the stream; null for no limit."
     )
@@ -93,7 +93,7 @@ class NamelessStreamRequest(StreamSetup):
 class StreamRequest(NamelessStreamRequest):
     """A new stream."""
 
-    name: Name = Field(pattern=NAME_PATTERN)
+    name: Name
 
 
 class ImagesRequest(RequestBody):
@@ -102,7 +102,7 @@ class ImagesRequest(RequestBody):
     images: list[Base64] = Field(min_length=1, max_length=MAX_IMAGES, fail_fast=True)
     adapt: bool | None = Field(None, description="Learn from these images.")
     top_k: Count | None = Field(None, description="Number of labels to return per image.")
-    unsure: Share | None = Field(None, description=UNSURE)
+    unsure: Threshold = None
 
 
 class CorrectionRequest(RequestBody):
@@ -145,26 +145,13 @@ class TaskRequest(BaseModel):
     inputs: Base64
     parameters: TaskParameters
 
-    @model_validator(mode="before")
-    @classmethod
-    def _parsed(cls, data: Any) -> Any:
-        """Return the input itself: Pydantic's errors then refer to it; otherwise they copy all of it, several times."""
-        return data
-
-
-class AnswerResponse(BaseModel):
-    """A label and its probability."""
-
-    label: Label
-    score: float
-
 
 class ResultResponse(BaseModel):
     """The prediction for one image."""
 
     id: int | None = Field(description="Identifies the image in the caches; null if it was not learnt.")
-    predictions: list[AnswerResponse] = Field(description="The adapted prediction, best label first.")
-    zero_shot: AnswerResponse = Field(description="The prediction of the model without adaptation.")
+    predictions: list[Answer] = Field(description="The adapted prediction, best label first.")
+    zero_shot: Answer = Field(description="The prediction of the model without adaptation.")
     entropy: float = Field(description="Entropy of the zero-shot prediction in nats.")
     changed: bool = Field(description="Whether adaptation changed the predicted label.")
     admitted: list[str] = Field(description="The caches that the image entered.")
@@ -252,21 +239,18 @@ class LearntAnswerResponse(BaseModel):
     client: str = Field(description="Who sent the image: the name of a token, or a network.")
     label: Label
     score: float
-    zero_shot: AnswerResponse = Field(description="The prediction of the model without adaptation.")
+    zero_shot: Answer = Field(description="The prediction of the model without adaptation.")
     changed: bool = Field(description="Whether adaptation changed the predicted label.")
 
 
-class CorrectedResponse(BaseModel):
+class CorrectionResponse(BaseModel):
     """A correction: an image and the label that it was given."""
 
     id: int = Field(description="Identifies the correction, to undo it.")
     label: Label
-
-
-class CorrectionResponse(CorrectedResponse):
-    """A correction in a list."""
-
-    thumbnail: str | None = Field(description="A small picture as a data URL, if the stream keeps thumbnails.")
+    thumbnail: str | None = Field(
+        None, description="A small picture as a data URL, in the list of corrections if the stream keeps thumbnails."
+    )
 
 
 class LearntResponse(BaseModel):

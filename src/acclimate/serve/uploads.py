@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from fastapi import Depends, HTTPException, Request
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from acclimate.errors import InputError
@@ -57,9 +58,11 @@ async def read_json(model: type[AnyModel], request: Request, required: bool = Tr
         if content.count(b",") > streams.limits.commas:
             raise InputError(f"the JSON has more than {streams.limits.commas} commas; send less.")
         try:
-            return model.model_validate_json(content) if content or required else model()
+            return model.model_validate(from_json(content) if content or required else {})
         except ValidationError as error:
             raise InputError(validation_message(error)) from None
+        except ValueError as error:
+            raise InputError(f"the body is not valid JSON: {error}.") from None
 
     if len(content) <= INLINE_BYTES:
         return parse()
