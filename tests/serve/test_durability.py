@@ -9,9 +9,9 @@ from contextlib import closing
 import pytest
 
 from acclimate import load_state, merge_states, save_state
-from acclimate.serve.guard import GuardRules
 from acclimate.serve.http_errors import ExistsError, StorageError, UnusableError
 from acclimate.serve.limits import Limits
+from acclimate.serve.schemas import GuardRules
 from full_disk import files_end_at
 from portal import running
 from waiting import wait_until

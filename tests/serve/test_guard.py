@@ -17,8 +17,9 @@ from pydantic import ValidationError
 from acclimate import FeatureStream, Head, list_methods, write_stream
 from acclimate.methods.schedule import FairSlots, Queued
 from acclimate.serve import guard as module
-from acclimate.serve.guard import Guard, GuardRules
+from acclimate.serve.guard import Guard
 from acclimate.serve.limits import Limits
+from acclimate.serve.schemas import GuardRules
 from portal import running
 from table_encoder import TableEncoder, picture
 

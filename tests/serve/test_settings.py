@@ -123,7 +123,7 @@ def test_variables_of_every_kind(printed):
         ("prot = 1", "unknown field 'prot'; did you mean 'port'"),
         ("[limits]\ntimeout = 1", "limits: unknown field 'timeout'; did you mean 'timeout_s'"),
         ("[streams]\nlabel = 'x'", "streams: unknown field 'label'; did you mean 'labels'"),
-        ("[streams.guard]\nshares = 1", "streams.guard.shares: Extra inputs are not permitted"),
+        ("[streams.guard]\nshares = 1", "streams.guard: unknown field 'shares'; did you mean 'share'?"),
         ("[limits]\ntimeout_s = 0", "limits.timeout_s: Input should be greater than 0"),
         ("[limits]\ntimeout_s = inf", "limits.timeout_s: Input should be a finite number"),
         ("[streams.guard]\nshare = 2", "streams.guard.share: "),

@@ -10,8 +10,8 @@ import pytest
 from acclimate import DEFAULT_METHOD, Classifier, state_from_bytes, state_to_bytes
 from acclimate.errors import ImageError, InputError, StateError
 from acclimate.files import parse_snapshot, snapshot_bytes
-from acclimate.serve.guard import GuardRules
 from acclimate.serve.http_errors import NotFoundError
+from acclimate.serve.schemas import GuardRules
 from waiting import wait_until
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]

@@ -13,37 +13,10 @@ from collections.abc import Callable
 from math import floor, inf
 from time import monotonic
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from acclimate.methods.state import LARGEST_ID
+from acclimate.serve.schemas import GuardRules
 
 WINDOW_PARTS = 1000  # samples are counted per part of the window, which bounds the memory
 MAX_COUNTS = 10_000  # counts kept for all clients together
-
-
-class GuardRules(BaseModel):
-    """Rules against poisoning, for streams that several clients share."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    share: float | None = Field(
-        default=0.5,
-        gt=0,
-        le=1,
-        description="Largest share of the samples learnt within the window that may come from one of several clients, "
-        "and at least an equal share of them. As many samples as there are labels are always allowed. In caches nobody "
-        "is refused: in a full class, entries of clients that hold more than others are replaced. null or 1: no limit.",
-    )
-    burst: int | None = Field(
-        default=None, ge=1, le=100_000, description="Samples of one client that may be learnt within the window."
-    )
-    window_s: float = Field(default=60.0, ge=1e-3, le=604_800, description="Length of the window in seconds.")
-    age: int = Field(
-        default=10_000,
-        ge=1,
-        le=LARGEST_ID,
-        description="Number of samples after which cache entries of a client may be replaced by any other client.",
-    )
 
 
 class Guard:

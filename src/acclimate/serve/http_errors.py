@@ -113,12 +113,9 @@ def handle_errors(app: FastAPI) -> None:
 
 def validation_message(error: ValidationError | RequestValidationError) -> str:
     """Return the first problem that Pydantic found, without repeating the input."""
-    first, *others = error.errors()
+    first = error.errors()[0]
     where = ".".join(str(each)[:MAX_QUOTED_CHARS] for each in first["loc"])
     if first["type"] == "string_pattern_mismatch":  # only names have a pattern
         return f"a stream cannot have this name. {NAME_RULE}"
     message = f"{where}: {first['msg']}".removeprefix(": ")
-    if first["type"] == "unknown_field":  # the message ends in what was meant
-        return message
-    more = f" ({len(others)} more problems)" if others else ""
-    return f"{message}{more}."
+    return message if message.endswith((".", "?")) else f"{message}."  # Pydantic's own have no full stop

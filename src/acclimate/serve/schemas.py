@@ -13,7 +13,6 @@ from acclimate.errors import nearest
 from acclimate.methods import DEFAULT_METHOD, list_methods
 from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import Answer
-from acclimate.serve.guard import GuardRules
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 NAME_RULE = "Use small letters, digits, . _ -; for instance pets-2024."
@@ -53,6 +52,29 @@ class RequestBody(BaseModel):
                 quoted = {"name": repr(str(name)[:80]), "known": nearest(str(name), cls.model_fields)}
                 raise PydanticCustomError("unknown_field", "unknown field {name}; {known}", quoted)
         return data
+
+
+class GuardRules(RequestBody):
+    """Rules against poisoning, for streams that several clients share."""
+
+    share: float | None = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="Largest share of the samples learnt within the window that may come from one of several clients, "
+        "and at least an equal share of them. As many samples as there are labels are always allowed. In caches nobody "
+        "is refused: in a full class, entries of clients that hold more than others are replaced. null or 1: no limit.",
+    )
+    burst: int | None = Field(
+        default=None, ge=1, le=100_000, description="Samples of one client that may be learnt within the window."
+    )
+    window_s: float = Field(default=60.0, ge=1e-3, le=604_800, description="Length of the window in seconds.")
+    age: int = Field(
+        default=10_000,
+        ge=1,
+        le=LARGEST_ID,
+        description="Number of samples after which cache entries of a client may be replaced by any other client.",
+    )
 
 
 class StreamSetup(RequestBody):

@@ -18,10 +18,9 @@ from pydantic_settings import (
 
 from acclimate.encoders import BUNDLED
 from acclimate.errors import InputError, nearest, reason
-from acclimate.serve.guard import GuardRules
 from acclimate.serve.http_errors import validation_message
 from acclimate.serve.limits import Limits
-from acclimate.serve.schemas import RequestBody, StreamSetup
+from acclimate.serve.schemas import GuardRules, RequestBody, StreamSetup
 
 PREFIX = "ACCLIMATE_SERVE_"
 EXAMPLES = {  # values of settings that have none by default
