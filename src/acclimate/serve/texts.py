@@ -81,8 +81,7 @@ class Texts:
 
         def step() -> None:
             try:
-                while not next(steps)[0]:  # nothing was encoded
-                    pass
+                next(steps)
             except StopIteration as end:
                 found.append(end.value)
 
