@@ -113,7 +113,7 @@ def test_a_busy_service_is_asked_again(serve, encoder, pictures, monkeypatch):
         others = [client.streams.batcher.submit(pictures[:2], client=name) for name in whose]
         remote = Client(str(client.base_url), retries=0)
         assert remote.ready() is False
-        with pytest.raises(ServiceError, match="try again in 1 s") as caught:
+        with pytest.raises(ServiceError, match="try again") as caught:
             remote.classify("one", pictures[0])
         assert (caught.value.status, caught.value.code) == (429, "busy")
         answers = []
@@ -218,9 +218,9 @@ def sending(*pieces, pause=0.0, seen=None):
                 if seen is not None:
                     seen.append(request)
                 for piece in pieces if not pause else chain(pieces, repeat(pieces[-1])):
+                    line.sendall(piece)
                     if ended.wait(pause):
                         break
-                    line.sendall(piece)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(0.2)
@@ -297,10 +297,19 @@ def test_answers_are_bounded(monkeypatch):
         Client(url, retries=0).state("one")
 
 
-@pytest.mark.parametrize("begin", [b"H", b"HTTP/1.1 200 OK\r\nA: b", b"HTTP/1.1 100 Continue\r\n\r\n", ok(b" ")])
-def test_a_call_ends_in_time(begin):
-    """However slowly the answer drips, and however often it would be asked again."""
-    with sending(begin, begin[-1:], pause=0.05) as url:
+@pytest.mark.parametrize(
+    ("begin", "pause"),
+    [
+        (b"H", 60),
+        (b"HTTP/1.1 200 OK\r\nA: b", 60),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", 60),
+        (ok(b" "), 60),
+        (ok(b" "), 0.05),
+    ],
+)
+def test_a_call_ends_in_time(begin, pause):
+    """If the answer stops anywhere or its body drips, however often it would be asked again."""
+    with sending(begin, begin[-1:], pause=pause) as url:
         began = time.monotonic()
         with pytest.raises(ServiceError) as caught:
             Client(url, retries=100, timeout=1).streams()
@@ -308,27 +317,13 @@ def test_a_call_ends_in_time(begin):
         assert caught.value.code == "unreachable"
 
 
-@pytest.mark.parametrize("pause", [0.05, 60.0], ids=["slowly", "never"])
-def test_an_upload_ends_in_time(pause):
-    """To a server that reads it slowly, or not at all."""
-    ended = Event()
-
-    def read(listening):
-        line = listening.accept()[0]
-        with line:
-            while not ended.wait(pause) and line.recv(1000):
-                pass
-
+def test_an_upload_ends_in_time():
+    """To a server that does not read it."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        thread = Thread(target=read, args=(listening,), daemon=True)
-        thread.start()
         began = time.monotonic()
         with pytest.raises(ServiceError, match="timed out"):
             Client(f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=1).classify("one", b"x" * 30_000_000)
         assert time.monotonic() - began < 10
-        ended.set()
-        thread.join(60)
 
 
 def test_connecting_ends_in_time():

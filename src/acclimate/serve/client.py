@@ -3,14 +3,12 @@
 import io
 import json
 import os
-import socket
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
-from threading import Timer
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -21,10 +19,6 @@ try:
 except ImportError:
     raise missing("the client of the service needs httpx", "client") from None
 
-BUSY = (429, 503)  # statuses of a request that was not carried out and may be sent again
-CONNECTED = ("connect_tcp.complete", "start_tls.complete")  # ends of the names of httpx events with a new socket
-FIRST_WAIT_S = 0.5  # wait before the second attempt, doubled before each later one
-LONGEST_WAIT_S = 10.0
 MAX_ANSWER_BYTES = 64 * 2**20  # largest JSON response
 MAX_STATE_BYTES = 2**30  # largest state file
 MAX_ERROR_CHARS = 2000  # longer error messages are cut
@@ -65,7 +59,8 @@ class Client:
     Args:
         url: address of the service.
         token: needed if the service was started with `--token-file`.
-        timeout: seconds that a call may take, however often it is sent and however slowly it is answered.
+        timeout: seconds that a call may take, however often it is sent, while each part of the request and of the head
+            of its answer takes less than that.
         retries: the largest number of times that a request is sent again.
 
     Examples:
@@ -88,9 +83,6 @@ class Client:
             headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {}),
             limits=httpx.Limits(max_keepalive_connections=0),  # the service may close an idle connection at any time
         )
-
-    def __repr__(self) -> str:
-        return f"Client({self.url!r})"
 
     def ready(self) -> bool:
         """Return True if the service accepts images at the moment; ServiceError if it cannot be reached."""
@@ -184,8 +176,9 @@ class Client:
     def upload_state(self, stream: str, state: bytes | str | os.PathLike[str]) -> dict[str, Any]:
         """Continue from a state file: its content, or its path."""
         content = state if isinstance(state, bytes) else Path(state).read_bytes()
-        kind = {"Content-Type": "application/octet-stream"}
-        return self._json(dict, "PUT", _path(stream, "state"), content=content, headers=kind)
+        return self._json(
+            dict, "PUT", _path(stream, "state"), content=content, headers={"Content-Type": "application/octet-stream"}
+        )
 
     def caches(self, stream: str, thumbnails: bool = False) -> list[dict[str, Any]]:
         """Return every cache entry: label, entropy, id, client, and thumbnail if the stream keeps them."""
@@ -229,63 +222,44 @@ class Client:
     ) -> bytes:
         """Send a request, several times if it was not carried out or is `idempotent`; `request` is that of httpx."""
         left = self.retries if retries is None else retries
-        wait = FIRST_WAIT_S
+        wait = 0.5
         deadline = time.monotonic() + self.timeout
         while True:
             try:
                 return self._attempt(deadline, most, method, f"{self.url}{path}", **request)
             except ServiceError as error:
                 delivered = not isinstance(error.__cause__, httpx.ConnectError)
-                again = error.status in BUSY if error.status else idempotent or method == "GET" or not delivered
-                wait = min(error.retry_after or wait, LONGEST_WAIT_S)
+                again = error.status in (429, 503) if error.status else idempotent or method == "GET" or not delivered
+                wait = min(error.retry_after or wait, 10.0)
                 if not left or not again or time.monotonic() + wait > deadline:
                     raise
             time.sleep(wait)
-            left = left - 1
-            wait = 2 * wait
+            left -= 1
+            wait *= 2
 
     def _attempt(self, deadline: float, most: int, method: str, url: str, **request: Any) -> bytes:
-        """Send a request once; its connection is cut at the deadline, as the timeout of httpx is that of each wait."""
-        sockets: list[socket.socket] = []
-
-        def watch(event: str, info: Mapping[str, Any]) -> None:
-            if event.endswith(CONNECTED):
-                sockets.append(info["return_value"].get_extra_info("socket"))
-                if time.monotonic() >= deadline:  # each address of the host had its own timeout
-                    raise httpx.ConnectTimeout("timed out")
-
-        def cut() -> None:
-            with suppress(OSError, IndexError):  # it is not connected, or not any more
-                sockets[-1].shutdown(socket.SHUT_RDWR)
-
+        """Send a request once. The timeout of httpx is that of each wait; that of an answer is checked here."""
+        content = bytearray()
         seconds = max(deadline - time.monotonic(), 0.001)
-        timer = Timer(seconds, cut)
-        timer.start()
         try:
-            with self._http.stream(method, url, timeout=seconds, extensions={"trace": watch}, **request) as response:
-                content = _read(response, most)
-            if time.monotonic() >= deadline:  # a body without a length ends where it is cut
-                raise httpx.ReadTimeout("timed out")
+            with self._http.stream(method, url, timeout=seconds, **request) as response:
+                for part in response.iter_raw():
+                    content += part
+                    if len(content) > most:
+                        raise ServiceError(
+                            response.status_code, "unexpected", f"the answer has more than {most} bytes."
+                        )
+                    if time.monotonic() > deadline:
+                        raise httpx.ReadTimeout("timed out")
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            reason = "timed out" if time.monotonic() >= deadline else str(error)[:MAX_ERROR_CHARS]
-            raise ServiceError(0, "unreachable", f"{self.url} cannot be reached: {reason}") from error
-        finally:
-            timer.cancel()
+            message = f"{self.url} cannot be reached: {str(error)[:MAX_ERROR_CHARS]}"
+            raise ServiceError(0, "unreachable", message) from error
         if response.is_success:
-            return content
+            return bytes(content)
         raise _failure(response, content)
 
 
-def _read(response: httpx.Response, most: int) -> bytes:
-    content = bytearray()
-    for part in response.iter_raw():
-        content += part
-        if len(content) > most:
-            raise ServiceError(response.status_code, "unexpected", f"the answer has more than {most} bytes.")
-    return bytes(content)
-
-
-def _failure(response: httpx.Response, content: bytes) -> ServiceError:
+def _failure(response: httpx.Response, content: bytes | bytearray) -> ServiceError:
     """Return the error that a response describes; that of a proxy has a status only, or an address to go to."""
     status = f"{response.status_code} {response.reason_phrase} {response.headers.get('Location', '')}"
     fields = {"code": "unexpected", "message": f"the answer is {status[:200].strip()}; check the URL of the service."}

@@ -39,33 +39,35 @@ def raise_file_limit() -> None:
 def make_server(app: FastAPI) -> uvicorn.Server:
     """Make a server that has not started yet."""
     limits = app.state.streams.limits
-    config = uvicorn.Config(
-        app,
-        access_log=False,
-        http="h11",  # refuses headers of more than 64 KiB, which the parser `httptools` keeps whatever their size
-        log_config=None,
-        proxy_headers=False,  # a client could claim another address and evade a guard
-        server_header=False,
-        timeout_graceful_shutdown=round(limits.timeout_s) + 1,
-        timeout_keep_alive=round(limits.keep_alive_s),
-        ws="none",
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            access_log=False,
+            http="h11",  # refuses headers of more than 64 KiB, which the parser `httptools` keeps whatever their size
+            log_config=None,
+            proxy_headers=False,  # a client could claim another address and evade a guard
+            server_header=False,
+            timeout_graceful_shutdown=round(limits.timeout_s) + 1,
+            timeout_keep_alive=round(limits.keep_alive_s),
+            ws="none",
+        )
     )
-    return uvicorn.Server(config)
 
 
 def log_start(streams: Streams, model: str) -> None:
     """Log what the service starts with, and what an operator should know about its streams."""
     described = streams.describe()
-    fields = {"version": __version__, "model": model, "streams": len(described)}
-    logger.info("started", extra={"fields": fields})
+    logger.info("started", extra={"fields": {"version": __version__, "model": model, "streams": len(described)}})
     for each in described:
         if each["broken"]:
             logger.error("stream damaged", extra={"fields": {"stream": each["name"], "reason": each["broken"]}})
     labels = list(streams.defaults["labels"]) if streams.defaults else []
     other = [each["name"] for each in described if labels and list(each.get("labels", labels)) != labels]
     if other:
-        fields = {"streams": len(other), "names": other[:20]}
-        logger.warning("streams keep labels that differ from --labels", extra={"fields": fields})
+        logger.warning(
+            "streams keep labels that differ from --labels",
+            extra={"fields": {"streams": len(other), "names": other[:20]}},
+        )
 
 
 def reload_tokens(streams: Streams, tokens: TokenFile) -> None:

@@ -89,8 +89,7 @@ class ServeSettings(BaseSettings, RequestBody):
 
     def toml(self) -> str:
         """Return all settings as a TOML file, each with a sentence that explains it."""
-        heading = "# Settings of `acclimate serve`, which environment variables and the command line override."
-        return "\n".join([heading, *_table(self, ""), ""])
+        return "\n".join(["# Settings of `acclimate serve`; see its --config.", *_table(self, ""), ""])
 
 
 def load_settings(config: Path | None, given: Mapping[str, Any], options: Iterable[str] = ()) -> ServeSettings:
