@@ -88,7 +88,7 @@ def test_a_hostile_image_costs_little(outcomes, name):
     outcome, memory, seconds = outcomes[name]
     assert memory < (MPF_MEMORY_BYTES if "MPF" in name else MAX_MEMORY_BYTES)
     assert seconds < MAX_SECONDS
-    if (" x " not in name or "scans" in name) and "MPF" not in name:
+    if (" x " not in name or "scans" in name) and "overlapping" not in name:  # Pillow 13 leaves such tags out
         assert isinstance(outcome, str)
         assert "\n" not in outcome
 

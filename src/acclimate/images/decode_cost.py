@@ -1,25 +1,27 @@
 """The cost of decoding an image, found in its bytes before anything is decoded.
 
 A file of a few bytes can ask for gigabytes or for minutes. Pillow refuses images with too many pixels; here stands what
-it does not bound, or does not in its older versions: scans of a JPEG, tiles of a TIFF, overlapping tags, colour
-profiles of a PNG, and headers in many pieces.
+it does not bound, or does not in its older versions: scans of a JPEG, tiles of a TIFF, colour profiles of a PNG, and
+headers of many pieces or of pieces on top of each other.
 """
 
 import io
 import re
 import struct
-from typing import Any, NamedTuple
+from itertools import count
+from typing import Any
 
-import numpy as np
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from acclimate.errors import ImageError
 
 BYTES_PER_PIXEL = 8  # peak memory of decoding: an RGB image of Pillow, twice
 # peak memory of other formats, in images of `BYTES_PER_PIXEL`
 PEAK_FACTORS = {"WEBP": 2.0, "AVIF": 2.0, "HEIF": 2.0, "JPEG2000": 2.5}
-MAX_HEADER_READS = (
-    5000  # reads of a file before its pixels; Pillow reads each segment, chunk, tag or comment on its own
-)
+# reads of a file before its pixels; Pillow reads each segment, chunk, tag or comment on its own
+MAX_HEADER_READS = 5000
+MAX_HEADER_FACTOR = 3  # bytes read before the pixels <= factor * bytes of the file + `SMALL_HEADER_BYTES`
+SMALL_HEADER_BYTES = 2**16
 MAX_PARTS = 1000  # segments of a JPEG, or tiles of a TIFF in addition to those of `MIN_BLOCK_PIXELS`
 MAX_PROFILES = 100  # colour profiles of a PNG, each of which Pillow inflates
 MAX_SCANS = 100  # scans of a JPEG; encoders write about ten
@@ -27,11 +29,7 @@ SCAN_FACTOR = 16  # all scans of a JPEG may hold factor * allowed pixels togethe
 MIN_BLOCK_PIXELS = 256  # smallest mean size of the tiles or strips of a TIFF
 FAX_COMPRESSIONS = (2, 3, 4, 32771)  # libtiff writes a line to standard error for each of their bad rows
 MIN_FAX_ROW_PIXELS = 1000  # rows of a fax <= allowed pixels / this
-MAX_TAGS = 1000  # tags of a directory
 TIFF = (b"II\x2a\0", b"MM\0\x2a", b"II\x2b\0", b"MM\0\x2b", b"II\0\x2a", b"MM\x2a\0")
-# bytes of a value by TIFF's type
-SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}
-SUBDIRECTORY_TAGS = (34665, 34853, 40965)  # EXIF, GPS and interoperability, which Pillow reads
 HOW_TO_ALLOW = (
     "start with a larger --max-pixels (in Python: acclimate.images.opening.limit_pixels; for the service: "
     "`pixels` in [limits])"
@@ -40,16 +38,22 @@ NEXT_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)  # not the r
 
 
 class HeaderFile(io.BytesIO):
-    """An image file that refuses a header of too many pieces, until `reads_left` is set to infinity."""
+    """An image file that refuses a header of too many or overlapping pieces, until `checking` is False."""
 
-    reads_left: float = MAX_HEADER_READS
+    checking = True
+    read_count = 0
+    read_bytes = 0
 
     def read(self, size: int | None = -1) -> bytes:
         """Read like any other file."""
-        self.reads_left -= 1
-        if self.reads_left < 0:
-            raise ImageError(f"more than {MAX_HEADER_READS:,} parts beside its pixels; save it again without them")
-        return super().read(size)
+        content = super().read(size)
+        self.read_count += 1
+        self.read_bytes += len(content)
+        if self.checking:
+            _bound(self.read_count, "parts beside its pixels", MAX_HEADER_READS)
+            most = MAX_HEADER_FACTOR * self.getbuffer().nbytes + SMALL_HEADER_BYTES
+            _bound(self.read_bytes, "bytes of parts that lie on top of each other", most)
+        return content
 
 
 def jpeg(content: bytes, limit: int) -> int:
@@ -62,7 +66,8 @@ def jpeg(content: bytes, limit: int) -> int:
     frame = b""
     progressive = False
     exif = list[bytes]()
-    for _ in range(MAX_PARTS):
+    for parts in count():
+        _bound(parts, "segments", MAX_PARTS)
         marker = NEXT_MARKER.search(content, place)
         if not marker or marker[1] == b"\xd9":
             break
@@ -82,8 +87,6 @@ def jpeg(content: bytes, limit: int) -> int:
             progressive = code & 3 == 2
         elif code == 0xE1 and segment.startswith(b"Exif\0\0"):
             exif.append(segment[6:] if exif else segment)  # Pillow joins them so
-    else:
-        raise _too_much("segments", MAX_PARTS)
     check_exif(b"".join(exif))
     sampling = [(each >> 4) * (each & 15) for each in frame[7::3]]
     if not sampling or (scans < 2 and not progressive):
@@ -99,8 +102,7 @@ def jpeg(content: bytes, limit: int) -> int:
 
 def png(content: bytes, limit: int) -> int:
     """Bound the colour profiles, and return the memory that an animation takes; 0 for other images."""
-    if content.count(b"iCCP") > MAX_PROFILES:
-        raise _too_much("colour profiles", MAX_PROFILES)
+    _bound(content.count(b"iCCP"), "colour profiles", MAX_PROFILES)
     width, height = struct.unpack_from(">II", content, 16)
     return 2 * BYTES_PER_PIXEL * width * height if b"acTL" in content else 0
 
@@ -110,41 +112,23 @@ def tiff(content: bytes, limit: int) -> int:
 
     Returns the memory that decoding takes; 0 if it is that of other images.
     """
-    tags = read_directory(content)
-    width = tags.value(256)
-    height = tags.value(257)
-    planes = tags.value(277, 1)
-    tiled = 324 in tags.entries
-    across, down = (tags.value(322), tags.value(323)) if tiled else (width, min(tags.value(278, height), height))
-    apart = planes if tags.value(284, 1) == 2 else 1
+    tags = read_tags(content)
+    width = int(tags.get(256, 0))
+    height = int(tags.get(257, 0))
+    planes = int(tags.get(277, 1))
+    compression = tags.get(259, 1)
+    tiled = 324 in tags
+    across = int(tags.get(322, 0)) if tiled else width
+    down = int(tags.get(323, 0)) if tiled else min(int(tags.get(278, height)), height)
+    apart = planes if tags.get(284) == 2 else 1
     blocks = _ceil(width, across) * _ceil(height, down) * apart
-    found = tags.entries.get(324 if tiled else 273, (0, 0, 0))[1]
-    _bound(max(found, blocks), "tiles or strips", min(blocks, MAX_PARTS + limit // MIN_BLOCK_PIXELS))
-    compression = tags.value(259, 1)
-    bits = planes // apart * int(tags.values(258, 1).max())
+    _bound(blocks, "tiles or strips", MAX_PARTS + limit // MIN_BLOCK_PIXELS)
+    _bound(len(tags.get(324 if tiled else 273, ())), "tiles or strips", blocks)
+    bits = planes // apart * max(tags.get(258, (1,)))
     if compression in FAX_COMPRESSIONS and height > limit // MIN_FAX_ROW_PIXELS:
         raise ImageError(f"a fax of {height:,} rows takes too long to decode; save it as PNG, or {HOW_TO_ALLOW}")
     row = 10 * across if compression in (6, 7) else _ceil(across * bits, 8)  # JPEG: coefficients and RGBA
     return 4 * width * height + row * down if compression > 1 else 0
-
-
-class Directory(NamedTuple):
-    """A directory of a TIFF: for each tag the size of a value, the number of values and their offset."""
-
-    data: bytes
-    entries: dict[int, tuple[int, int, int]]
-    order: str  # byte order, "<" or ">"
-
-    def values(self, tag: int, default: int = 0) -> "np.ndarray[Any, np.dtype[np.uint64]]":
-        """Return the whole numbers of a tag."""
-        size, count, offset = self.entries.get(tag, (0, 0, 0))
-        if size not in (1, 2, 4, 8) or not count or offset + size * count > len(self.data):
-            return np.array([default], np.uint64)
-        return np.frombuffer(self.data, f"{self.order}u{size}", count, offset).astype(np.uint64)
-
-    def value(self, tag: int, default: int = 0) -> int:
-        """Return the first number of a tag."""
-        return int(self.values(tag, default)[0])
 
 
 def check_exif(data: bytes) -> None:
@@ -152,53 +136,25 @@ def check_exif(data: bytes) -> None:
     while data.startswith(b"Exif\0\0"):
         data = data[6:]
     if data[:4] in TIFF:
-        read_directory(data)
+        read_tags(data)
 
 
-def read_directory(data: bytes, offset: int | None = None, depth: int = 2) -> Directory:
-    """Read the first directory of a TIFF, or the one at an offset; check it, and those it points to."""
-    order = "<" if data[:2] == b"II" else ">"
-    wide = 43 in data[2:4]
-    number = struct.Struct(order + ("Q" if wide else "H"))
-    slot = struct.Struct(order + ("Q" if wide else "I"))
-    head = struct.Struct(order + ("HHQ" if wide else "HHI"))
-    entries: dict[int, tuple[int, int, int]] = {}
-    total = 0  # bytes of all values that lie elsewhere
-    try:
-        offset = slot.unpack_from(data, slot.size)[0] if offset is None else offset
-        (count,), offset = number.unpack_from(data, offset), offset + number.size
-        _bound(count, "tags", MAX_TAGS)
-        for start in range(offset, offset + count * (head.size + slot.size), head.size + slot.size):
-            tag, kind, many = head.unpack_from(data, start)
-            size = SIZES.get(kind, 0)
-            where = start + head.size
-            if size * many > slot.size:
-                (where,) = slot.unpack_from(data, where)
-                total += min(size * many, max(0, len(data) - where))
-            entries[tag] = size, many, where
-    except struct.error:  # cut off: Pillow reads as far, and may then refuse it
-        pass
-    if total > 2 * len(data):
-        raise ImageError("damaged: its tags lie on top of each other")
-    directory = Directory(data, entries, order)
-    if depth:
-        for tag in SUBDIRECTORY_TAGS:
-            if tag in entries:
-                read_directory(data, directory.value(tag), depth - 1)
-    return directory
+def read_tags(data: bytes) -> Any:
+    """Read the first directory of a TIFF as Pillow does, within the bounds of `HeaderFile`."""
+    tags = ImageFileDirectory_v2(data[: 16 if 43 in data[2:4] else 8])
+    file = HeaderFile(data)
+    file.seek(tags.next)
+    tags.load(file)
+    return tags
 
 
 def _ceil(size: int, block: int) -> int:
     return -(-size // max(block, 1))
 
 
-def _bound(count: int, what: str, most: int) -> None:
-    if count > most:
-        raise _too_much(what, most)
-
-
-def _too_much(what: str, most: int) -> ImageError:
-    return ImageError(f"more than {most:,} {what}; save it again without them")
+def _bound(found: int, what: str, most: int) -> None:
+    if found > most:
+        raise ImageError(f"more than {most:,} {what}; save it again without them")
 
 
 # checks before a file is opened

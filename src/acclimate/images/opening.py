@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from math import inf
 from typing import Any, cast
 
 import numpy as np
@@ -48,8 +47,6 @@ TURNINGS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-JPEG_END = b"\xff\xd9"  # end-of-image marker
-RGB_IDS = [82, 71, 66]  # component ids of a JPEG that is not YCbCr
 URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
@@ -93,32 +90,28 @@ class Examined:
     def decode(self, upright: bool = True) -> Image.Image:
         """Decode to 8-bit RGB, at most `MAX_ASPECT` times as long as wide; ImageError if it cannot be read."""
         with _reading():
-            return _turn(*self._decode(upright))
+            self.image.load()
+            image = _centre(self.image)
+            if image.mode != "RGB":  # otherwise nobody else has it, so it needs no copy
+                image = _rgb(image)
+            return _turn(image, self.image) if upright else image
 
     def is_plain_jpeg(self, upright: bool = True) -> bool:
         """Return True if a decoder on a GPU gives the image that Pillow gives, up to rounding.
 
         Such decoders would make an image of a file that is cut off, and decode progressive JPEGs one by one. Images in
-        other colours than YCbCr, and those that must be cut or turned, are left to Pillow, too.
+        other colours than YCbCr, and those that must be cut or turned, are left to Pillow, too. ImageError if its EXIF
+        cannot be read.
         """
         image = self.image
-        if self.kind != "JPEG" or not self.content.endswith(JPEG_END):
+        if self.kind != "JPEG" or not self.content.endswith(b"\xff\xd9"):  # the end-of-image marker
             return False
         ids = [component[0] for component in getattr(image, "layer", ())]
-        ycbcr = image.mode == "RGB" and image.info.get("adobe_transform") != 0 and ids != RGB_IDS
+        ycbcr = image.mode == "RGB" and image.info.get("adobe_transform") != 0 and ids != list(b"RGB")
         if not ycbcr or "progressive" in image.info or max(image.size) > MAX_ASPECT * min(image.size):
             return False
-        try:
-            with _reading():
-                return not upright or _turning(image) is None
-        except ImageError:
-            return False
-
-    def _decode(self, upright: bool) -> tuple[Image.Image, Image.Transpose | None]:
-        self.image.load()
-        centre = _centre(self.image)
-        rgb = centre if centre.mode == "RGB" else _rgb(centre)  # nobody else has it, so it needs no copy
-        return rgb, _turning(self.image) if upright else None
+        with _reading():
+            return not upright or _turning(image) is None
 
 
 def examine_image(content: bytes, max_pixels: int | None = None, formats: Sequence[str] | None = None) -> Examined:
@@ -154,7 +147,7 @@ def examine_image(content: bytes, max_pixels: int | None = None, formats: Sequen
         peak = EXAMINERS[kind](content, limit) if kind in EXAMINERS else 0
         file = HeaderFile(content)
         image = Image.open(file, formats=(kind,))
-        file.reads_left = inf
+        file.checking = False
         size = image.width * image.height
         pixels = max(int(size * PEAK_FACTORS.get(kind, 1.0)), -(-peak // BYTES_PER_PIXEL))
         if pixels > limit:
@@ -186,7 +179,8 @@ def open_image(
         return examine_image(bytes(source), max_pixels, formats).decode(upright)
     with _reading():
         if isinstance(source, Image.Image):
-            return _turn(_rgb(_centre(source)), _turning(source) if upright else None)
+            image = _rgb(_centre(source))
+            return _turn(image, source) if upright else image
         if is_array_api_obj(source):
             return _centre(_from_array(to_host(source)))
     raise ImageError(f"an image is a path, encoded bytes, a Pillow image or an array, got {type(source).__name__}")
@@ -282,7 +276,8 @@ def _turning(image: Image.Image) -> Image.Transpose | None:
     return TURNINGS.get(image.getexif().get(ORIENTATION_TAG, 1))
 
 
-def _turn(image: Image.Image, how: Image.Transpose | None) -> Image.Image:
+def _turn(image: Image.Image, source: Image.Image) -> Image.Image:
+    how = _turning(source)
     return image if how is None else image.transpose(how)
 
 
