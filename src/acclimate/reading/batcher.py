@@ -30,7 +30,6 @@ CHEAP_S = 1.0  # processor time after which an image counts as large
 CHEAP_VIEW_S = 0.02  # additional processor time for each view
 SLACK_S = 1.0  # decoder time that a client may have used in addition to that of the one that has used the least
 HALF_LIFE_S = 30.0  # decoder time of all clients after which half of that of a client is forgotten
-MIN_USED_S = 0.001  # decoder time of a client that is forgotten at once
 
 
 class Encoded(NamedTuple):
@@ -44,7 +43,7 @@ class Encoded(NamedTuple):
 class _Request:
     client: str
     prepare: Preparer
-    names: Sequence[str]  # file names, "" for images without one
+    names: Sequence[str]  # names of the images in messages
     rows: list[Any]  # the features of each image, once it is encoded
     thumbnail: int  # its longest side in pixels; 0 for none
     thumbnails: list[bytes]
@@ -86,7 +85,7 @@ class DecodeQueue:
     """
 
     def __init__(self, workers: int, pixels: int) -> None:
-        self._pixels = pixels
+        self.pixels = pixels
         self.cheap_pixels = pixels // (2 * workers)
         self._places = max(1, workers - 1)  # largest number of large images, or of images of one client
         self._waiting: dict[tuple[str, bool], deque[_Image]] = {}  # by client; True for large images
@@ -101,7 +100,7 @@ class DecodeQueue:
         """Remove and return the next image; None if no image may be decoded now."""
         running = Counter(image.request.client for image in self.decoding)
         large = [image.cost for image in self.decoding if image.cost > self.cheap_pixels]
-        room = self._pixels - sum(large) if len(large) < self._places else 0
+        room = self.pixels - sum(large) if len(large) < self._places else 0
         fair = SLACK_S + min((self._used.get(client, 0.0) for client, _ in self._waiting), default=0.0)
         for key in sorted(self._waiting, key=lambda key: (running[key[0]], self._used.get(key[0], 0.0) > fair)):
             images = self._waiting[key]
@@ -120,7 +119,7 @@ class DecodeQueue:
         """Note that an image has left its decoder."""
         took = monotonic() - self.decoding.pop(image)
         left = 0.5 ** (took / HALF_LIFE_S)
-        self._used = {client: used * left for client, used in self._used.items() if used > MIN_USED_S}
+        self._used = {client: used * left for client, used in self._used.items() if used > 0.001}
         self._used[image.request.client] = self._used.get(image.request.client, 0.0) + took
 
     def drop(self, request: _Request) -> None:
@@ -167,7 +166,6 @@ class Batcher:
         on_unreadable: Callable[[], object] = lambda: None,
     ) -> None:
         self.encoder = encoder
-        self._pixels = pixels
         self._decode_s = decode_s
         self._batch = batch
         self._wait_s = wait_s
@@ -215,10 +213,15 @@ class Batcher:
         `thumbnail` the longest side of the thumbnails in pixels, 0 for none. BusyError is raised if too many images are
         waiting; the future raises ImageError if an image cannot be read, and cancelling it removes them from the queue.
         """
-        names = names or [""] * len(images)
-        pictures = [b""] * len(images) if thumbnail else []
+        names = [f"image {i} ({name})" if name else f"image {i}" for i, name in enumerate(names or [""] * len(images))]
         request = _Request(
-            client, self.preparer(views, kind), names, [None] * len(images), thumbnail, pictures, len(images) * views
+            client=client,
+            prepare=self.preparer(views, kind),
+            names=names,
+            rows=[None] * len(images),
+            thumbnail=thumbnail,
+            thumbnails=[b""] * len(images),
+            left=len(images) * views,
         )
         with self._change:
             if self._closed:
@@ -226,8 +229,9 @@ class Batcher:
             mine = sum(each.left for each in self._requests if each.client == client)
             room = TOTAL_QUEUE_FACTOR * self._queue - self.waiting - request.left
             if mine + request.left > min(self._queue, max(room, MIN_CLIENT_IMAGES)):
-                why = f"{self.waiting} images are already waiting, {mine} of them yours"
-                raise BusyError(f"{why}; try again in a moment.")
+                raise BusyError(
+                    f"{self.waiting} images are already waiting, {mine} of them yours; try again in a moment."
+                )
             self._requests.add(request)
             for position, content in enumerate(images):
                 self._received.put(_Image(request, position, content, start + position))
@@ -269,29 +273,7 @@ class Batcher:
                 self._pool.submit(self._decode, image)
 
     def _decode(self, image: _Image) -> None:
-        request = image.request
-        prepared = False
-        decoder = self._idle.pop()
-        try:
-            prepared = not request.future.done() and self._prepare(decoder, image)
-        except ImageError as error:
-            name = f" ({request.names[image.position]})" if request.names[image.position] else ""
-            request.fail(ImageError(f"image {image.position}{name} {error}"))
-            self._on_unreadable()
-        except Exception as error:
-            request.fail(error)
-        self._idle.append(decoder)
-        with self._change:
-            self._received.end(image)
-            if prepared and not request.future.done():
-                self._ready.append(image)
-            elif not request.future.done():
-                self._received.put(image)
-            self._change.notify_all()
-            self._start_decoding()
-
-    def _prepare(self, decoder: Decoder, image: _Image) -> bool:
-        """Decode an image for the model; returns False if it is large, and has to wait for a place."""
+        """Decode an image for the model; one that turns out to be large waits again, for its place."""
         request = image.request
         prepare = request.prepare
         large = image.cost > self._received.cheap_pixels
@@ -300,17 +282,30 @@ class Batcher:
             portable(prepare),
             image.index,
             request.thumbnail,
-            most=self._pixels if large else self._received.cheap_pixels,
+            most=self._received.pixels if large else self._received.cheap_pixels,
             seconds=min(self._decode_s, inf if large else CHEAP_S + CHEAP_VIEW_S * prepare.views),
         )
-        cost, pixels, picture = decoder.decode(task)
-        image.cost = cost
-        if pixels is None:
-            return False
-        image.content = prepare(image.index, Image.fromarray(pixels)) if task.prepare is None else list(pixels)
-        if request.thumbnail:
-            request.thumbnails[image.position] = picture
-        return True
+        pixels = None
+        decoder = self._idle.pop()
+        try:
+            image.cost, pixels, request.thumbnails[image.position] = decoder.decode(task)
+            if pixels is not None:
+                image.content = prepare(image.index, Image.fromarray(pixels)) if task.prepare is None else list(pixels)
+        except ImageError as error:
+            request.fail(ImageError(f"{request.names[image.position]} {error}"))
+            self._on_unreadable()
+        except Exception as error:
+            request.fail(error)
+        self._idle.append(decoder)
+        with self._change:
+            self._received.end(image)
+            if not request.future.done():
+                if pixels is None:
+                    self._received.put(image)
+                else:
+                    self._ready.append(image)
+            self._change.notify_all()
+            self._start_decoding()
 
     def _run(self) -> None:
         while batch := self._next_batch():
@@ -352,4 +347,4 @@ class Batcher:
             if not request.left:
                 rows = np.stack(request.rows) if views > 1 else np.concatenate(request.rows)
                 with suppress(InvalidStateError):  # the request was cancelled
-                    request.future.set_result(Encoded(rows, tuple(request.thumbnails)))
+                    request.future.set_result(Encoded(rows, tuple(request.thumbnails) if request.thumbnail else ()))

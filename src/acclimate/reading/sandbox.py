@@ -34,7 +34,6 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 NICENESS = 5  # the process that uses the images comes first
 BYTES_PER_PIXEL = 12  # memory limit of decoding, per pixel
 BASE_MEMORY_BYTES = 192 * 2**20  # memory limit beside the pixels: the file itself, views, code
-TIME_IS_UP = getattr(signal, "SIGPROF", 0)  # ends a process that has worked too long, where there is such a signal
 WALL_TIME_FACTOR = 4  # wall time limit = factor * processor time limit, as the machine may be busy
 MAX_MESSAGE_BYTES = 2**16  # largest answer without pixels
 STARTING = Lock()  # held while a process starts: `no_main` is not made for threads
@@ -153,7 +152,12 @@ class Decoder:
     def _ask(self, task: DecodeTask) -> tuple[int, HostArray | None, bytes]:
         """Send a task, and check the answer."""
         self._connection.send(task)
-        answer = self._answer()
+        # JSON: a process that decodes untrusted files must not send pickled objects to this one.
+        answer: dict[str, Any] = json.loads(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
+        if "image_error" in answer:
+            raise ImageError(str(answer["image_error"])[:1000])
+        if "error" in answer:
+            raise ModelError(f"the model could not prepare an image: {str(answer['error'])[:1000]}")
         cost = answer["cost"]
         if type(cost) is not int or not 0 < cost <= self._pixels:
             raise ValueError(f"a cost of {cost}")
@@ -167,15 +171,6 @@ class Decoder:
             content = self._connection.recv_bytes(4 * prod(shape))
             pixels = np.frombuffer(content, np.float32).reshape(shape).copy()  # PyTorch wants a writeable array
         return cost, pixels, self._connection.recv_bytes(MAX_MESSAGE_BYTES + 3 * task.thumbnail**2)
-
-    def _answer(self) -> dict[str, Any]:
-        # JSON: a process that decodes untrusted files must not send pickled objects to this one.
-        answer: dict[str, Any] = json.loads(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
-        if "image_error" in answer:
-            raise ImageError(str(answer["image_error"])[:1000])
-        if "error" in answer:
-            raise ModelError(f"the model could not prepare an image: {str(answer['error'])[:1000]}")
-        return answer
 
 
 def work(connection: Any, pixels: int) -> None:
@@ -234,7 +229,7 @@ def bounded(seconds: float, pixels: int) -> Iterator[None]:
     Too much memory is a MemoryError; too much time ends the process, even if its parent has ended.
     """
     with ExitStack() as end:
-        if TIME_IS_UP:
+        if hasattr(signal, "setitimer"):  # its signal ends the process
             signal.setitimer(signal.ITIMER_PROF, seconds)
             end.callback(signal.setitimer, signal.ITIMER_PROF, 0)
         if sys.platform == "linux":  # other systems do not bound it, or do not tell what is used
