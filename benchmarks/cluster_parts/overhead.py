@@ -16,6 +16,7 @@ from ray import cloudpickle
 from acclimate.cluster.connection import connect
 from acclimate.cluster.encoding import EncodeBlocks, EncoderSetup, block_rows, start_encoding
 from acclimate.cluster.listing import list_images
+from acclimate.cluster.machines import MachineWatch
 from acclimate.sources.source import Sample
 from cluster_parts.figures import Figures
 
@@ -73,10 +74,11 @@ def overhead(figures: Figures, quick: bool) -> None:
 
 def _in_process(samples: list[Sample], setup: EncoderSetup) -> float:
     encode = EncodeBlocks(setup)
-    prepare = setup.load()
+    blocks = [{name: [value] for name, value in row.items()} for row in block_rows(samples, IMAGES)]
+    encode(blocks[0])  # loads the model
     began = perf_counter()
-    for start in range(0, len(samples), IMAGES):
-        encode.encode(prepare, samples[start : start + IMAGES], start)
+    for block in blocks:
+        encode(block)
     return perf_counter() - began
 
 
@@ -84,7 +86,7 @@ def _on_ray(samples: list[Sample], setup: EncoderSetup, workers: int) -> tuple[f
     """Seconds to the first block, and from there to the last; two blocks are asked for ahead, as in a job."""
     began = perf_counter()
     times = []
-    encoding = start_encoding(samples, IMAGES, 0, setup, (workers, workers), 1.0, 0.0)
+    encoding = start_encoding(samples, IMAGES, 0, setup, MachineWatch(1.0, 0.0, (workers, workers)), bars=False)
     coming: list[Any] = [encoding.next.remote() for _ in range(3)]
     while ray.get(coming.pop(0)):
         times.append(perf_counter())

@@ -13,7 +13,7 @@ from acclimate.classify.summary import Summary
 from acclimate.cluster.adapting import ClusterJob, LearntState, adapt, answer_block_again, merge, on_device, write_block
 from acclimate.cluster.cluster_options import ClusterOptions
 from acclimate.cluster.encoding import EncodeBlocks, EncoderSetup, block_rows, encoded_batches
-from acclimate.cluster.output_folder import COMPLETE, OutputFolder, features_name, rows_name
+from acclimate.cluster.output_folder import COMPLETE, FEATURES, ROWS, OutputFolder
 from acclimate.errors import MissingExtraError, ModelError, StateError
 from acclimate.methods import state_to_bytes
 from acclimate.predict import second_answers
@@ -49,7 +49,7 @@ def test_a_stream_block_by_block_is_the_stream(bench):
     assert (mine.images, mine.answered, mine.reasons) == (summary.images, summary.answered, summary.reasons)
     answers = second_answers(learnt.adapter, np.concatenate(kept), 3)
     for number, features in enumerate(kept):
-        answer_block_again(job, number, *zip(*islice(answers, len(features)), strict=True))
+        answer_block_again(job, number, list(islice(answers, len(features))))
     assert bench.rows() == rows
 
 
@@ -126,8 +126,8 @@ def test_models_are_found_from_other_folders(bench, monkeypatch, tmp_path):
 
 def test_files_that_were_edited_are_refused(bench):
     out = OutputFolder(bench.folder / "out")
-    out.write(rows_name(0), b"PAR1")
-    out.write(features_name(0), b"123")
+    out.write(ROWS.format(0), b"PAR1")
+    out.write(FEATURES.format(0), b"123")
     out.write(COMPLETE, b"{}")
     for read in (
         lambda: out.read_rows(0),

@@ -22,7 +22,7 @@ def same(bench, run, rows, adapter):
     assert sorted(path.name for path in (bench.folder / "out" / "_acclimate").iterdir()) == ["run.json"]
 
 
-@pytest.mark.parametrize("stage", ["first pass", "second pass"])
+@pytest.mark.parametrize("stage", ["classifying", "second pass"])
 def test_a_killed_driver(ray_cluster, bench, tmp_path, stage):
     rows, summary, adapter = bench.alone("dota")
     place = Place(tmp_path / "place")
@@ -46,17 +46,17 @@ def test_a_killed_driver(ray_cluster, bench, tmp_path, stage):
     same(bench, run, rows, adapter)
 
 
-@pytest.mark.parametrize("stage", ["first pass", "second pass"])
+@pytest.mark.parametrize("stage", ["classifying", "second pass"])
 def test_a_job_that_is_stopped(local_ray, bench, stage):
     rows, summary, adapter = bench.alone("tda")
     seen = []
     stopped = bench.job(
         method="tda",
-        progress=lambda images, _, now: seen.append(images) if now == stage else None,
+        progress=lambda now, images: seen.append(images) if now == stage else None,
         stop=lambda: bool(seen),
     )
     assert not stopped.run()
-    assert 0 < stopped.summary.images < 300 if stage == "first pass" else stopped.summary.images == 300
+    assert 0 < stopped.summary.images < 300 if stage == "classifying" else stopped.summary.images == 300
     run = bench.job(method="tda")
     assert run.run(resume=True)
     assert run.kept == stopped.summary.images
@@ -113,7 +113,7 @@ def test_two_runs_into_one_folder_do_not_mix(local_ray, bench, how):
     rows, _, adapter = bench.alone(method)
     others = []
 
-    def other(images, total, stage):
+    def other(stage, images):
         if not others:
             others.append(bench.job(method=method))
             assert others[0].run(**{how: True})
@@ -125,8 +125,8 @@ def test_two_runs_into_one_folder_do_not_mix(local_ray, bench, how):
 
 
 def test_a_run_stops_when_its_results_are_removed_in_the_second_pass(local_ray, bench):
-    def other(images, total, stage):
-        if stage == "second pass" or images == total:
+    def other(stage, images):
+        if stage == "second pass" or images == len(bench.samples):
             assert bench.job(method="tda").run(resume=True)
 
     with pytest.raises(RunError, match="another run writes"):

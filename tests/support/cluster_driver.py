@@ -13,7 +13,7 @@ from cluster_bench import Bench, Place
 def main(folder, address, stage):
     place = Place(Path(folder) / "place")
 
-    def progress(done, total, now):
+    def progress(now, done):
         if now == stage and done >= 80:
             place.wait()
 

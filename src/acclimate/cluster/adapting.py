@@ -23,8 +23,6 @@ from acclimate.methods import Adapter, duplicate, merge_states
 from acclimate.methods.gates import Gate
 from acclimate.predict import Predictions, adapt_batch, float16_features
 
-TASK_RETRIES = 5  # attempts to repeat a task whose process or machine is lost
-
 
 @dataclass(frozen=True)
 class ClusterJob:
@@ -108,14 +106,14 @@ def write_block(job: ClusterJob, number: int, answered: Answered) -> BlockSummar
     return job.out.write_rows(number, [row for batch in batches for row in batch], job.about)
 
 
-def answer_block_again(job: ClusterJob, number: int, classes: HostArray, scores: HostArray) -> BlockSummary:
-    """Write the rows of a block once more, with the answers of the second pass."""
+def answer_block_again(job: ClusterJob, number: int, answers: Sequence[tuple[HostArray, HostArray]]) -> BlockSummary:
+    """Write the rows of a block once more, with the answers of `second_answers`."""
     online = job.out.read_rows(number, job.head.class_names)
-    again = online.refined(zip(classes, scores, strict=True), job.top_k, job.unsure)
-    return job.out.write_rows(number, again, job.about)
+    return job.out.write_rows(number, online.refined(iter(answers), job.top_k, job.unsure), job.about)
 
 
-SPREAD: dict[str, Any] = {"num_cpus": 0, "max_retries": TASK_RETRIES, "scheduling_strategy": "SPREAD"}
+# A task whose process or machine is lost is repeated.
+SPREAD: dict[str, Any] = {"num_cpus": 0, "max_retries": 5, "scheduling_strategy": "SPREAD"}
 merge_task = ray.remote(**SPREAD)(merge)
 write_task = ray.remote(**SPREAD)(write_block)
 again_task = ray.remote(**SPREAD)(answer_block_again)
@@ -127,15 +125,16 @@ def adapt_task(alone: bool, gpus: float = 0.0) -> Any:
     Ray runs a task where most of its arguments are. That is right for one state, which is larger than a block: the
     features travel to it. Several would all end up at the place of the state they start from, and are spread.
     """
-    where = {"scheduling_strategy": "DEFAULT"} if alone else {}
-    gpu = {"num_gpus": gpus, "max_calls": 0} if gpus else {}  # else each call would end its process, and free the GPU
-    return ray.remote(num_returns=2, **{**SPREAD, **where, **gpu})(adapt)
+    how = SPREAD | {"num_returns": 2, "scheduling_strategy": "DEFAULT" if alone else "SPREAD"}
+    if gpus:
+        how |= {"num_gpus": gpus, "max_calls": 0}  # else each call would end its process, and free the GPU
+    return ray.remote(**how)(adapt)
 
 
 def merged(start: Any, afters: Sequence[Any], width: int = 8) -> Any:
     """Merge states, given as references, in a tree whose shape depends on their number alone."""
     level = list(afters)
     while len(level) > 1:
-        groups = [level[start : start + width] for start in range(0, len(level), width)]
+        groups = [level[first : first + width] for first in range(0, len(level), width)]
         level = [merge_task.remote(start, *group) if len(group) > 1 else group[0] for group in groups]
     return level[0]

@@ -53,22 +53,16 @@ class ClusterOptions(ClassifyOptions):
             out.check_no_results()
         return out
 
-    @property
-    def number_of_shards(self) -> int:
-        """States that adapt side by side."""
-        return self.shards or (DEFAULT_SHARDS if self.policy == "merged" else 1)
-
-    def block_images(self, images: int) -> int:
-        """Return the images between two exchanges, for a job of so many."""
-        return self.every or (256 if images < LARGE_JOB_IMAGES else 1024)
-
     def fit_to(self, there: "Cluster") -> tuple["ClusterOptions", tuple[int, int]]:
         """Return the options with the GPUs per encoder, and the least and the most encoders.
 
         Raises:
             InputError: they do not fit into the cluster.
         """
-        gpus = gpus_for(there, self.model, self.device) if self.gpus is None else self.gpus
+        gpus = self.gpus
+        if gpus is None:  # one per encoder, where the cluster has some and the model can use them
+            on_gpus = self.device not in ("cpu", "mps") and self.model.partition(":")[0] not in ("bundled", "onnx")
+            gpus = float(on_gpus and there.total("GPU") >= 1)
         room = max(1, there.room(self.cpus, gpus))
         workers = least_and_most(self.encoders) if self.encoders else (room, room)
         there.check(self.cpus, gpus, workers[0])
@@ -83,8 +77,9 @@ class ClusterOptions(ClassifyOptions):
         """
         device = "auto" if self.gpus else "cpu" if self.device == "auto" else self.device
         skip = False if self.policy == "merged" and self.skip_duplicates is None else self.skip_duplicates
-        batch_size = self.batch_size or (256 if self.gpus else None)
-        return replace(self, device=device, batch_size=batch_size, skip_duplicates=skip)
+        return replace(
+            self, device=device, batch_size=self.batch_size or (256 if self.gpus else None), skip_duplicates=skip
+        )
 
     def load_state(self, classifier: "Classifier") -> None:
         """Let a classifier continue from --state, on any file system, if there is one.
@@ -123,9 +118,3 @@ def least_and_most(text: str) -> tuple[int, int]:
     if not 1 <= least <= most:
         raise InputError(f"--workers takes a number, or LEAST:MOST such as 2:8, got {text!r}.")
     return least, most
-
-
-def gpus_for(there: "Cluster", model: str, device: str) -> float:
-    """Return one GPU per encoder if the cluster has some and the model can use them, else none."""
-    on_gpus = model != "bundled" and not model.startswith("onnx:") and device not in ("cpu", "mps")
-    return float(on_gpus and there.total("GPU") >= 1)

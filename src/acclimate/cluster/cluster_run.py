@@ -10,9 +10,9 @@ after this one was killed.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,25 +25,20 @@ from acclimate.arrays import is_tensor
 from acclimate.classifier import Classifier
 from acclimate.classify.run import Checkpoint, job_identity
 from acclimate.classify.summary import Summary
-from acclimate.cluster.adapting import ClusterJob
-from acclimate.cluster.cluster_options import ClusterOptions
+from acclimate.cluster.adapting import ClusterJob, move
+from acclimate.cluster.cluster_options import DEFAULT_SHARDS, LARGE_JOB_IMAGES, ClusterOptions
 from acclimate.cluster.connection import connect, send_plugins
 from acclimate.cluster.encoding import EncoderSetup, start_encoding
 from acclimate.cluster.filesystem import FileSystemError, storage_of
 from acclimate.cluster.machines import MachineLostError, MachineWatch, check_access
 from acclimate.cluster.output_folder import CHECKPOINT, OutputFolder
 from acclimate.cluster.passes import FirstPass, answer_again
-from acclimate.encoders.loading import absolute_model
 from acclimate.errors import AcclimateError, InputError, RunError, StateError, count
 from acclimate.images.opening import URL
 from acclimate.methods import duplicate, state_to_bytes
 from acclimate.methods.gates import NearDuplicates
 from acclimate.sources.source import Sample
 
-STAGES = {"first pass": "classifying", "second pass": "second pass"}  # stage of a run -> its name on the terminal
-# Shows progress: stage, images done since the last call, their total, and more images that an earlier run had done.
-Show = Callable[[str, int, int, int], None]
-Stop = Callable[[], bool]
 MAX_FAILURES = 3  # a job gives up after so many failures without progress
 
 
@@ -58,7 +53,7 @@ class ClusterRun:
         classifier: made by the driver: labels, method, state, gates. Workers load the model by its name.
         samples: the images, in order; every machine must be able to read them.
         workers: the least and the most encoders.
-        progress: called with the images that are done, their total, and the stage.
+        progress: called with the stage, "classifying" or "second pass", and the images that it has done.
         stop: True stops the run; it can be resumed.
 
     Attributes:
@@ -80,14 +75,12 @@ class ClusterRun:
         classifier: Classifier,
         samples: Sequence[Sample],
         workers: tuple[int, int] = (1, 1),
-        progress: Callable[[int, int, str], None] = lambda done, total, stage: None,
+        progress: Callable[[str, int], None] = lambda stage, done: None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         check_policy(options.policy, classifier)
         if is_tensor(classifier.head.class_vectors):  # features come from other machines, and are on the host
-            classifier.adapter.to(np.empty(0, np.float32))
-            for gate in classifier.gates:
-                gate.relabel(classifier.head)
+            move(classifier.adapter, classifier.gates, np.empty(0, np.float32))
         self.options = options
         self.classifier = classifier
         self.samples = samples
@@ -96,18 +89,18 @@ class ClusterRun:
         self.stop = stop
         self.out = OutputFolder(str(options.out))
         self.state = None if options.freeze or options.state is None else str(options.state)
-        self.shards = options.number_of_shards
+        self.shards = options.shards or (DEFAULT_SHARDS if options.policy == "merged" else 1)
         self.passes = (options.passes or (2 if options.policy == "ordered" else 1)) if classifier.learns else 1
         batch = max(1, classifier.batch_size // classifier.views)
-        self.every = -(-options.block_images(len(samples)) // batch) * batch
+        every = options.every or (256 if len(samples) < LARGE_JOB_IMAGES else 1024)
+        self.every = -(-every // batch) * batch
         self.blocks = -(-len(samples) // self.every)
         self.ordered_blocks = 0 if self.shards == 1 else -(-options.ordered_first // self.every)
         self.summary = Summary()
         self.kept = 0
         self.was_complete = False
         self._identity = self._identify()
-        remote = bool(samples) and URL.match(samples[0].name) is not None
-        self._setup = EncoderSetup.of(classifier, options, remote)
+        self._setup = EncoderSetup.of(classifier, options, remote=any(URL.match(each.name) for each in samples[:1]))
 
     def _identify(self) -> dict[str, Any]:
         """Return what must be the same to resume the job.
@@ -169,7 +162,6 @@ class ClusterRun:
 
     def _open(self, resume: bool, overwrite: bool) -> Checkpoint | None:
         """Return the checkpoint to begin with; None if everything is done."""
-        self.out.check_writable()
         if overwrite:
             self.out.claim()  # first, so that another run does not write what is removed
             self.out.remove_results()
@@ -222,10 +214,10 @@ class ClusterRun:
         if done.position == self.blocks:
             return done
         options = self.options
-        gpus = options.gpus or 0.0
-        machines = MachineWatch(options.cpus, gpus, self.workers, options.adapter_gpus)
-        how = (machines.pool, options.cpus, gpus, options.ray_progress)
-        encoding = start_encoding(self.samples, self.every, done.position, self._setup, *how)
+        machines = MachineWatch(options.cpus, options.gpus or 0.0, self.workers, options.adapter_gpus)
+        encoding = start_encoding(
+            self.samples, self.every, done.position, self._setup, machines, bars=options.ray_progress
+        )
         try:
             whole = FirstPass(
                 job=self._job(done),
@@ -236,7 +228,7 @@ class ClusterRun:
                 ordered_first=self.ordered_blocks,
                 save=self._save,
                 seconds=options.checkpoint_every,
-                progress=partial(self._show, "first pass"),
+                progress=partial(self.progress, "classifying"),
                 stop=self.stop,
                 machines=machines,
                 adapter_gpus=options.adapter_gpus,
@@ -248,25 +240,22 @@ class ClusterRun:
         return self._done
 
     def _second_pass(self, done: Checkpoint) -> Summary | None:
-        views = (self.classifier.views,) if self.classifier.views > 1 else ()
-        shape = (*views, self.classifier.head.dim)
-        progress = partial(self._show, "second pass")
+        dim = self.classifier.head.dim
+        shape = (self.classifier.views, dim) if self.classifier.views > 1 else (dim,)
         try:
-            return answer_again(self._job(done), done.adapter, shape, self.blocks, progress, self.stop)
+            return answer_again(
+                self._job(done), done.adapter, shape, self.blocks, partial(self.progress, "second pass"), self.stop
+            )
         except StateError:
             self.out.check_owner()  # another run that is complete has removed the features
             raise
 
     def _finish(self, done: Checkpoint) -> None:
-        """Write the state, and mark the results as complete."""
         self.out.check_owner()
         if self.state is not None:
             storage, name = storage_of(self.state)
             storage.write(name, state_to_bytes(self.classifier.adapter, self.classifier.notes))
         self.out.write_complete(self._identity, self.summary, self._about)
-
-    def _show(self, stage: str, images: int) -> None:
-        self.progress(images, len(self.samples), stage)
 
     def _save(self, done: Checkpoint) -> None:
         self.out.write_checkpoint(done)
@@ -334,7 +323,7 @@ def classify_on_cluster(
     samples: Sequence[Sample],
     out: OutputFolder,
     open_classifier: Callable[[ClusterOptions], Classifier],
-    running: Callable[[Classifier, str], AbstractContextManager[tuple[Show, Stop]]],
+    running: Callable[[Classifier, str], AbstractContextManager[tuple[Callable[..., None], Callable[[], bool]]]],
 ) -> tuple[ClusterRun, bool]:
     """Classify images on a cluster as the options say.
 
@@ -343,21 +332,20 @@ def classify_on_cluster(
         samples: the images, in order.
         out: the folder of the results.
         open_classifier: returns the classifier for the options of this process, which encodes the labels alone.
-        running: returns the context of the run, given the classifier and the size of the cluster in words: functions
-            that show progress, and that return True to stop.
+        running: returns the context of the run, given the classifier and the size of the cluster in words: a function
+            that shows progress (stage, images done since its last call, their total, and more images that an earlier
+            run had done), and one that returns True to stop.
 
     Returns:
         The run, and False if it was stopped.
     """
-    shown: dict[str, int] = {}  # stage -> images that its bar shows
+    shown = Counter[str]()  # stage -> images that its bar shows
 
-    def progress(done: int, total: int, stage: str) -> None:
-        before = shown.get(stage, 0)
-        earlier = max(0, min(run.kept, done) - before) if stage == "first pass" else 0
-        show(STAGES[stage], done - before - earlier, total, earlier)
+    def progress(stage: str, done: int) -> None:
+        earlier = max(0, min(run.kept, done) - shown[stage]) if stage == "classifying" else 0
+        show(stage, done - shown[stage] - earlier, len(samples), earlier)
         shown[stage] = done
 
-    options = replace(options, model=absolute_model(options.model))
     with connect(options.address, log_to_driver=options.ray_progress) as there:
         options, workers = options.fit_to(there)
         if len(there.nodes) > 1:
@@ -369,5 +357,5 @@ def classify_on_cluster(
         size = f"{count(len(there.nodes), 'node')}, {count(workers[1], 'encoder')}"
         with running(classifier, size) as (show, stop):
             run = ClusterRun(options, classifier, samples, workers, progress, stop)
-            progress(0, len(samples), "first pass")
+            progress("classifying", 0)
             return run, run.run(options.resume, options.overwrite)

@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from acclimate.cluster.machines import Cluster, check_versions, find_nodes
@@ -21,6 +21,15 @@ ANSWER_TIMEOUT_S = 5.0  # time limit for an answer from the cluster's address
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # first bytes of gRPC, with empty settings
 THIS_MACHINE = (None, "", "local")  # addresses that start a Ray here
 LOCAL = "or leave out --address for a Ray of this machine alone"
+# Words in errors of Ray -> what to do
+REFUSALS = {
+    "any running Ray instance": "no Ray cluster runs on this machine; start one with `ray start --head`, give the "
+    f"address of another one, {LOCAL}.",
+    "(?i)token|authenticat": "the cluster at {address} asks for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
+    "to what `ray get-auth-token` prints on its head node.",
+    "No node info found|node_ip_address": "this machine is not a node of the cluster at {address}; run the command on "
+    "one that is, for example with `ray job submit`, or add this one with `ray start --address={address}`.",
+}
 # Lifetime of a process that runs no task. After one second, Ray's default, every block of a job would wait for new
 # processes where encoders hold all CPUs.
 IDLE = "RAY_idle_worker_killing_time_threshold_ms"
@@ -58,12 +67,12 @@ def connect(address: str | None = None, **how: Any) -> Iterator[Cluster]:
             raise InputError(f"this process is connected to a Ray already; call ray.shutdown() to use {address}.")
         yield find_nodes()
         return
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    how = {"log_to_driver": False, "logging_level": logging.ERROR} | how
     try:
         if address is None:
-            _start(**{"num_cpus": usable_cores(), "include_dashboard": False, **quiet, **how})
+            _start(**{"num_cpus": usable_cores(), "include_dashboard": False} | how)
         else:
-            _join(address, **{**quiet, **how})
+            _join(address, **how)
             check_versions()
         yield find_nodes(grows=address is not None)
     finally:
@@ -121,20 +130,22 @@ def parse_address(address: str) -> tuple[str, int]:
     """
     found = re.fullmatch(r"\[?([^\[\]/]+)\]?:([0-9]{1,5})", address)
     if found is None or not 0 < int(found[2]) < 65536:
-        others = "not ray:// of a Ray client or http:// of a dashboard, which are for `ray job submit`"
-        raise InputError(f"{address!r} is not an address; give auto or HOST:PORT of the head node ({others}), {LOCAL}.")
+        raise InputError(
+            f"{address!r} is not an address; give auto or HOST:PORT of the head node (not ray:// of a Ray client or "
+            f"http:// of a dashboard, which are for `ray job submit`), {LOCAL}."
+        )
     return found[1], int(found[2])
 
 
 def _join(address: str, **how: Any) -> None:
-    """Connect to a cluster that runs."""
     import ray
 
     if address != "auto":
         host, port = parse_address(address)
         if why := _silent(host, port):
-            check = f"check `ray status` on the head node, {LOCAL}"
-            raise InputError(f"no Ray cluster answers at {address}: {why}; {check}.")
+            raise InputError(
+                f"no Ray cluster answers at {address}: {why}; check `ray status` on the head node, {LOCAL}."
+            )
     try:
         ray.init(address, **how)
     except Exception as error:  # the type depends on Ray's version
@@ -145,7 +156,6 @@ def _silent(host: str, port: int) -> str:
     """Return the reason why nothing that speaks gRPC answers there; "" if something does."""
     try:
         with socket.create_connection((host, port), ANSWER_TIMEOUT_S) as line:
-            line.settimeout(ANSWER_TIMEOUT_S)
             if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
                 return ""  # only Ray knows the certificates
             line.sendall(PREFACE)
@@ -166,19 +176,9 @@ def _refusal(address: str, error: Exception) -> InputError:
             f"the cluster at {address} runs Ray {ray} on Python {python}, and this is Ray {own_ray} on Python "
             f"{own_python}; install the same versions here or there."
         )
-    if "any running Ray instance" in message:
-        start = "start one with `ray start --head`, give the address of another one"
-        return InputError(f"no Ray cluster runs on this machine; {start}, {LOCAL}.")
-    if "token" in message.lower() or "authenticat" in message.lower():
-        return InputError(
-            f"the cluster at {address} asks for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to what "
-            "`ray get-auth-token` prints on its head node."
-        )
-    if "No node info found" in message or "node_ip_address" in message:
-        return InputError(
-            f"this machine is not a node of the cluster at {address}; run the command on one that is, for example with "
-            f"`ray job submit`, or add this one with `ray start --address={address}`."
-        )
+    for pattern, advice in REFUSALS.items():
+        if re.search(pattern, message):
+            return InputError(advice.format(address=address))
     return InputError(f"cannot connect to the Ray cluster at {address}: {' '.join(str(error).split())[:300]}")
 
 
@@ -204,8 +204,5 @@ def ray_bar(total: int, verb: str, things: str) -> Iterator[Callable[..., None]]
     """
     from ray.experimental import tqdm_ray
 
-    bar = tqdm_ray.tqdm(desc=verb, total=total, unit=things)
-    try:
+    with closing(tqdm_ray.tqdm(desc=verb, total=total, unit=things)) as bar:
         yield lambda done, note="", earlier=0: bar.update(done + earlier)
-    finally:
-        bar.close()

@@ -18,14 +18,14 @@ from ray import cloudpickle
 from acclimate.arrays import to_host
 from acclimate.classifier import Classifier
 from acclimate.cluster.cluster_options import ClusterOptions
-from acclimate.encoders import Encoder, load_encoder
+from acclimate.cluster.machines import MachineWatch
+from acclimate.encoders import load_encoder
 from acclimate.encoders.loading import BUNDLED, PREFIXES, absolute_model
 from acclimate.errors import AcclimateError, InputError, ModelError
 from acclimate.images.opening import limit_pixels, pixel_limit
 from acclimate.reading.walk import Batch, Preparer, encode_ahead
 from acclimate.sources.source import Sample
 
-REMOTE_READERS = 16  # threads per encoder that read images over a network
 AGAIN = "again: "  # prefix of the message of an error that may not recur
 
 
@@ -51,43 +51,49 @@ class EncoderSetup:
         # The GPUs of a machine belong to those who asked Ray for them.
         device = "cpu" if options.device == "auto" and not options.gpus else options.device
         decoder = classifier.decoder if options.decoder == "auto" and not options.gpus else options.decoder
-        loading = {"device": device, "precision": options.precision, "compile": options.compile, "threads": threads}
-        prepare = classifier.preparer
-        preparing = {"views": prepare.views, "seed": prepare.seed, "kind": prepare.kind, "generator": prepare.generator}
         return cls(
             model=_model(classifier),
-            loading=loading,
-            preparing=preparing | {"upright": prepare.upright, "decoder": decoder},
+            loading={
+                "device": device,
+                "precision": options.precision,
+                "compile": options.compile,
+                "threads": threads,
+            },
+            preparing={
+                "views": classifier.preparer.views,
+                "seed": classifier.preparer.seed,
+                "kind": classifier.preparer.kind,
+                "generator": classifier.preparer.generator,
+                "upright": classifier.preparer.upright,
+                "decoder": decoder,
+            },
             batch_size=classifier.batch_size,
-            workers=classifier.workers or max(threads + 1, REMOTE_READERS if remote else 0),
+            workers=classifier.workers or max(threads + 1, 16 if remote else 0),
             fingerprint=classifier.encoder.fingerprint,
         )
 
     def load(self) -> Preparer:
         """Load the model; refuse one that is not the driver's."""
         limit_pixels(self.pixels)
-        model = self.model
-        encoder = load_encoder(model, **self.loading) if isinstance(model, str) else pickle.loads(model)
+        encoder = load_encoder(self.model, **self.loading) if isinstance(self.model, str) else pickle.loads(self.model)
         if encoder.fingerprint != self.fingerprint:
             raise ModelError(
-                f"{model if isinstance(model, str) else 'the model'} of a node is not that of the driver: its weights "
-                "or preprocessing differ. Copy the same files to all nodes."
+                "the model of a node is not that of the driver: its weights or preprocessing differ. Copy the same "
+                "files to all nodes."
             )
         return Preparer(encoder, **self.preparing)
 
 
 def _model(classifier: Classifier) -> str | bytes:
     """Return the name of the model of a classifier; without a name, the pickled model."""
-    name = classifier.model
-    if name == BUNDLED or name.partition(":")[0] in PREFIXES:
-        return absolute_model(name)
-    encoder: Encoder = classifier.encoder
+    if classifier.model.partition(":")[0] in (BUNDLED, *PREFIXES):
+        return absolute_model(classifier.model)
     try:
-        return bytes(cloudpickle.dumps(encoder))
+        return bytes(cloudpickle.dumps(classifier.encoder))
     except Exception as error:  # pickling fails with many kinds of errors
         raise InputError(
-            f"the encoder, a {type(encoder).__name__}, cannot be sent to other machines ({error}); give a model by its "
-            "name, such as onnx:DIR, or an encoder that can be pickled."
+            f"the encoder, a {type(classifier.encoder).__name__}, cannot be sent to other machines ({error}); give a "
+            "model by its name, such as onnx:DIR, or an encoder that can be pickled."
         ) from error
 
 
@@ -107,27 +113,27 @@ class EncodeBlocks:
         why = ""
         try:
             self.prepare = self.prepare or self.setup.load()
-            samples: list[Sample] = pickle.loads(rows["samples"][0])
-            content = pickle.dumps(self.encode(self.prepare, samples, int(rows["start"][0])), protocol=5)
+            batches = encode_ahead(
+                pickle.loads(rows["samples"][0]),
+                self.prepare,
+                start=int(rows["start"][0]),
+                on_error="skip",
+                batch_size=self.setup.batch_size,
+                workers=self.setup.workers,
+            )
+            on_host = [batch._replace(features=to_host(batch.features)) for batch in batches]
+            content = pickle.dumps(on_host, protocol=5)
         except AcclimateError as error:
             why = str(error)
         except Exception as error:  # the model's error; another attempt may succeed
             why = f"{AGAIN}{type(error).__name__}: {error}"
         return {"block": [int(rows["block"][0])], "content": [content], "error": [why]}
 
-    def encode(self, prepare: Preparer, samples: Sequence[Sample], start: int) -> list[Batch]:
-        """Return the encoded batches of a block that begins at a position of the stream, on the host."""
-        reading: dict[str, Any] = {"batch_size": self.setup.batch_size, "workers": self.setup.workers}
-        batches = encode_ahead(samples, prepare, start=start, on_error="skip", **reading)
-        return [batch._replace(features=to_host(batch.features)) for batch in batches]
-
 
 class Encoding:
     """The pipeline, which gives references to encoded blocks in order."""
 
-    def __init__(
-        self, blocks: Any, setup: EncoderSetup, pool: tuple[int, int], cpus: float, gpus: float, bars: bool
-    ) -> None:
+    def __init__(self, blocks: Any, setup: EncoderSetup, machines: MachineWatch, bars: bool) -> None:
         from ray.data import ActorPoolStrategy
 
         logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -135,9 +141,9 @@ class Encoding:
             EncodeBlocks,
             batch_size=1,
             fn_constructor_kwargs={"setup": setup},
-            compute=ActorPoolStrategy(min_size=pool[0], max_size=pool[1]),
-            num_cpus=cpus,
-            num_gpus=gpus,
+            compute=ActorPoolStrategy(min_size=machines.pool[0], max_size=machines.pool[1]),
+            num_cpus=machines.cpus,
+            num_gpus=machines.gpus,
         )
         encoded.context.execution_options.preserve_order = True
         encoded.context.enable_progress_bars = bars
@@ -145,10 +151,7 @@ class Encoding:
 
     def next(self) -> list[Any]:
         """Return the reference to the next block, in a list so that only it is sent; empty after the last."""
-        for bundle in self._bundles:
-            [ref] = bundle.block_refs
-            return [ref]
-        return []
+        return next((list(bundle.block_refs) for bundle in self._bundles), [])
 
 
 def block_rows(samples: Sequence[Sample], every: int, first: int = 0) -> Iterator[dict[str, Any]]:
@@ -158,16 +161,9 @@ def block_rows(samples: Sequence[Sample], every: int, first: int = 0) -> Iterato
 
 
 def start_encoding(
-    samples: Sequence[Sample],
-    every: int,
-    first: int,
-    setup: EncoderSetup,
-    pool: tuple[int, int],
-    cpus: float,
-    gpus: float,
-    bars: bool = False,
+    samples: Sequence[Sample], every: int, first: int, setup: EncoderSetup, machines: MachineWatch, bars: bool
 ) -> Any:
-    """Begin to encode the blocks of `every` samples, from the block `first` on, on the driver's machine.
+    """Begin to encode the blocks of `every` samples, from the block `first` on, with the pool of the watched machines.
 
     With `bars`, Ray Data shows its own progress bars where the driver shows what its workers print.
     """
@@ -178,7 +174,7 @@ def start_encoding(
     blocks = from_items(rows, override_num_blocks=len(rows))
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy=here)(Encoding)
-    return actor.remote(blocks, setup, pool, cpus, gpus, bars)
+    return actor.remote(blocks, setup, machines, bars)
 
 
 def encoded_batches(block: Any, number: int) -> list[Batch]:

@@ -11,25 +11,24 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from acclimate.errors import InputError, MissingExtraError, RunError, install_command, reason
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
+
+from acclimate.errors import AcclimateError, InputError, MissingExtraError, RunError, install_command, reason
 from acclimate.files import MAX_SNAPSHOT, write_atomically
 from acclimate.images.opening import MAX_BYTES, URL
 from acclimate.sources.source import Kind
 
-STORES = ("s3", "gcs", "abfs")  # pyarrow's names of object stores, where a file appears when it is complete
-LOCAL = ("file", "local")
 PROBE = ".acclimate.tmp"
-MAX_OPEN_FILES = 16  # files that stay open while parts of them are read
-GOOGLE_RETRY_S = 60  # time for which requests to Google are repeated; the default is a quarter of an hour
-CREDENTIALS = "the credentials in the environment (for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE)"
 # Words in errors, in lower case -> advice
 LOCAL_HINTS = {"space|quota|denied|permitted|read-only|directory": "choose a folder that you may use, with space left"}
 HINTS = {
     "no_such_bucket|bucket.*(not exist|not found)": "check the name of the bucket, and AWS_ENDPOINT_URL",
-    "access_denied|access_key|signature|forbidden|permission|status 40[13]|unauthorized|credential": "check "
-    f"{CREDENTIALS}, and that they allow this",
+    "access_denied|access_key|signature|forbidden|permission|status 40[13]|unauthorized|credential": "check the "
+    "credentials in the environment (for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE), and that they "
+    "allow this",
     "resolving region": "check the name of the bucket, and the network; or set AWS_ENDPOINT_URL",
     "network_connection|resolve|connect|time.?out|timed out": "check the network, and AWS_ENDPOINT_URL",
 }
@@ -84,8 +83,19 @@ class Storage:
         Raises:
             FileSystemError: it cannot be written.
         """
-        with explained("write", self.where(name)):
-            _write(self.where(name), content)
+        url = self.where(name)
+        with located("write", url) as (filesystem, path):
+            if is_local(url):
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, content)
+            elif filesystem.type_name in ("s3", "gcs", "abfs"):
+                _write(filesystem, path, content)
+            else:
+                folder = path.rpartition("/")[0]
+                filesystem.create_dir(folder, recursive=True)
+                unfinished = f"{folder}/.{secrets.token_hex(8)}.tmp"
+                _write(filesystem, unfinished, content)
+                filesystem.move(unfinished, path)
 
     def names(self, folder: str = "") -> list[str]:
         """Return the names of the files directly in a folder, sorted; none if there is no such folder."""
@@ -98,10 +108,8 @@ class Storage:
 
     def remove(self, name: str) -> None:
         """Remove a file, if there is one."""
-        if self.exists(name):
-            with suppress(FileNotFoundError), explained("remove", self.where(name)):
-                filesystem, path = locate(self.where(name))
-                filesystem.delete_file(path)
+        with suppress(FileNotFoundError), located("remove", self.where(name)) as (filesystem, path):
+            filesystem.delete_file(path)
 
     def check_writable(self) -> None:
         """Write and remove a small file, so that what cannot be written is refused before the work.
@@ -138,9 +146,9 @@ def read_object(url: str, offset: int = 0, size: int | None = None, limit_bytes:
     Raises:
         OSError: it is missing, cannot be read, or is larger than the limit.
     """
-    with explained("read", url):
+    with located("read", url) as (filesystem, path):
         if size is None:
-            with open_object(url) as file:
+            with filesystem.open_input_file(path) as file:
                 return _read_at(file, 0, file.size(), limit_bytes)
         try:
             return _read_at(_opened(url), offset, size, limit_bytes)
@@ -160,20 +168,16 @@ def _read_at(file: Any, offset: int, size: int, limit_bytes: int) -> bytes:
 
 def open_object(url: str) -> Any:
     """Open a file for reading at any position."""
-    with explained("read", url):
-        filesystem, path = locate(url)
+    with located("read", url) as (filesystem, path):
         return filesystem.open_input_file(path)
 
 
-_opened = lru_cache(MAX_OPEN_FILES)(open_object)  # parts of tar files are read one by one
+_opened = lru_cache(16)(open_object)  # parts of tar files are read one by one
 
 
 def kind(url: str) -> Kind | None:
     """Return the kind of what is there: "file", "folder", "other", or None if there is nothing."""
-    from pyarrow.fs import FileType
-
-    with explained("look at", url):
-        filesystem, path = locate(url)
+    with located("look at", url) as (filesystem, path):
         found = filesystem.get_file_info(path).type
     names: dict[Any, Kind | None] = {FileType.File: "file", FileType.Directory: "folder", FileType.NotFound: None}
     return names.get(found, "other")
@@ -181,34 +185,20 @@ def kind(url: str) -> Kind | None:
 
 def list_files(folder: str, recursive: bool) -> list[str]:
     """Return the files in a folder, relative to it, in no order; none if there is no such folder."""
-    from pyarrow.fs import FileSelector, FileType
-
-    with explained("list", folder):
-        filesystem, path = locate(folder)
+    with located("list", folder) as (filesystem, path):
         found = filesystem.get_file_info(FileSelector(path, allow_not_found=True, recursive=recursive))
         start = len(path.rstrip("/")) + 1
         return [each.path[start:] for each in found if each.type == FileType.File]
 
 
-def _write(url: str, content: bytes) -> None:
-    filesystem, path = locate(url)
-    folder, _, name = path.rpartition("/")
-    target = path
-    if filesystem.type_name not in STORES:
-        filesystem.create_dir(folder, recursive=True)
-        target = f"{folder}/.{name}.{secrets.token_hex(4)}.tmp"
-    if is_local(url):
-        write_atomically(path, content)
-        return
-    with filesystem.open_output_stream(target) as file:
+def _write(filesystem: FileSystem, path: str, content: bytes) -> None:
+    with filesystem.open_output_stream(path) as file:
         file.write(content)
-    if target != path:
-        filesystem.move(target, path)
 
 
 def is_local(url: str) -> bool:
     """Return True if this is a path on the local disk, or a `file://` URL of one."""
-    return not URL.match(url) or url.partition(":")[0].lower() in LOCAL
+    return not URL.match(url) or url.partition(":")[0].lower() in ("file", "local")
 
 
 def local_path(url: str) -> str:
@@ -247,48 +237,25 @@ def split(url: str) -> tuple[str, str]:
     return f"{scheme.lower()}://{host}", "/".join(part for part in path.split("/") if part)
 
 
-def locate(url: str) -> tuple[Any, str]:
-    """Return the file system (pyarrow.fs.FileSystem) of a path or a URL, and the path within it.
-
-    Raises:
-        InputError: the scheme is unknown, or the URL contains a password.
-        MissingExtraError: a package is missing.
-        OSError: the file system cannot be reached.
-    """
-    from pyarrow.fs import LocalFileSystem
-
-    if is_local(url):
-        return LocalFileSystem(), local_path(url)
-    root, path = split(url)
-    filesystem, base = _open(root)
-    return filesystem, f"{base.rstrip('/')}/{path}" if path else base
-
-
 @lru_cache(64)
-def _open(root: str) -> tuple[Any, str]:
-    from pyarrow.fs import FileSystem, S3FileSystem, resolve_s3_region
-
-    scheme, _, host = root.partition("://")
-    with explained("open", root):
-        if scheme == "s3" and host.startswith("anonymous@"):  # Ray's notation
-            bucket = host.partition("@")[2]
-            return S3FileSystem(anonymous=True, region=resolve_s3_region(bucket)), bucket
-        retry = f"?retry_limit_seconds={GOOGLE_RETRY_S}" if scheme in ("gs", "gcs") else ""
-        try:
-            found: tuple[Any, str] = FileSystem.from_uri(f"{root}{retry}")
-        except (ValueError, NotImplementedError):  # pyarrow does not know it, or was built without it
-            found = _open_fsspec(scheme, root)
-    return found
+def _open(root: str) -> Any:
+    scheme = root.partition(":")[0]
+    # By default, requests to Google are repeated for a quarter of an hour.
+    retry = "?retry_limit_seconds=60" if scheme in ("gs", "gcs") else ""
+    try:
+        return FileSystem.from_uri(f"{root}{retry}")
+    except (ValueError, NotImplementedError):  # pyarrow does not know it, or was built without it
+        return _open_fsspec(scheme, root)
 
 
 def _open_fsspec(scheme: str, root: str) -> Any:
-    from pyarrow.fs import FileSystem
-
     try:
         return FileSystem.from_uri(f"fsspec+{root}")
     except ValueError as error:
-        known = "write s3://, gs://, abfs://, hdfs:// or another that fsspec knows"
-        raise InputError(f"unknown scheme {scheme}:// in {root} ({error}); {known}.") from error
+        raise InputError(
+            f"unknown scheme {scheme}:// in {root} ({error}); write s3://, gs://, abfs://, hdfs:// or another that "
+            "fsspec knows."
+        ) from error
     except ImportError as error:
         package = re.search(r"(?:[Ii]nstall|requires) [\"'`]?([\w.-]+)", str(error))
         command = install_command("", package[1]) if package else str(error)
@@ -296,14 +263,25 @@ def _open_fsspec(scheme: str, root: str) -> Any:
 
 
 @contextmanager
-def explained(verb: str, url: str) -> Iterator[None]:
-    """Turn whatever a file system raises within the block into a `FileSystemError` that says what to check.
+def located(verb: str, url: str) -> Iterator[tuple[FileSystem, str]]:
+    """Yield the file system of a path or a URL, and the path within it.
 
-    Missing files stay `FileNotFoundError`.
+    Whatever it raises within the block becomes a `FileSystemError` that says what to check.
+
+    Raises:
+        InputError: the scheme is unknown, or the URL contains a password.
+        MissingExtraError: a package is missing.
+        FileNotFoundError: there is no such file.
+        FileSystemError: the file system cannot be reached, or refuses.
     """
     try:
-        yield
-    except (FileNotFoundError, InputError, MissingExtraError, FileSystemError):
+        if is_local(url):
+            yield LocalFileSystem(), local_path(url)
+        else:
+            root, path = split(url)
+            filesystem, base = _open(root)
+            yield filesystem, f"{base.rstrip('/')}/{path}" if path else base
+    except (FileNotFoundError, AcclimateError):
         raise
     except Exception as error:  # libraries for file systems raise errors of many kinds
         why = " ".join((reason(error) if isinstance(error, OSError) else f"{error}" or type(error).__name__).split())

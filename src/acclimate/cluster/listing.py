@@ -15,8 +15,6 @@ from acclimate.errors import InputError, reason
 from acclimate.sources.source import Item, Kind, Place, Result, Sample, Samples, open_source, read_file
 from acclimate.sources.video import read_frame
 
-READ_AHEAD_BYTES = 2**16  # bytes that are read at once in search of headers
-CONCURRENT_SHARDS = 16  # shards whose headers are read at the same time; reading them is mostly waiting
 LOCAL_URL = re.compile(r"(?i)(?:file|local)://.*")
 
 
@@ -40,8 +38,10 @@ def list_images(specs: str | Sequence[str], fps: float = 1.0) -> Samples:
         ...
         acclimate.errors.InputError: unknown scheme s3x:// in s3x://bucket ...; write s3://, ...
     """
-    given = [specs] if isinstance(specs, str) else specs
-    plain = [LOCAL_URL.sub(lambda found: local_path(found[0]), os.fspath(each)) for each in given]
+    plain = [
+        LOCAL_URL.sub(lambda found: local_path(found[0]), os.fspath(each))
+        for each in ([specs] if isinstance(specs, str) else specs)
+    ]
     try:
         samples = open_source(plain, fps=fps, place=Anywhere())
     except OSError as error:  # the store cannot be reached
@@ -66,10 +66,10 @@ class Anywhere(Place):
 
     def no_such_url(self, url: str) -> InputError:
         """Return the error for a URL where nothing is found."""
-        hint = "check the names of the bucket and of the folder"
-        if "?" in url or "*" in url:
-            hint += "; patterns and options cannot be part of it: name a folder, and set AWS_ENDPOINT_URL and the like"
-        return InputError(f"nothing at {url}; {hint}.")
+        return InputError(
+            f"nothing at {url}; check the names of the bucket and of the folder; patterns and options cannot be part "
+            "of it: name a folder, and set AWS_ENDPOINT_URL and the like."
+        )
 
     def join(self, folder: str, path: str) -> str:
         """Return the path or URL of what is named in a folder, by an absolute path, or by a URL."""
@@ -105,7 +105,7 @@ class Anywhere(Place):
 
     def open(self, path: str) -> BinaryIO:
         """Open a file for reading at any position."""
-        return super().open(path) if is_local(path) else io.BufferedReader(open_object(path), READ_AHEAD_BYTES)
+        return super().open(path) if is_local(path) else io.BufferedReader(open_object(path), 2**16)
 
     def reader(self, path: str, *part: int) -> Callable[[], bytes]:
         """Return a function that reads a file, or a part given by its offset and size; it can be pickled."""
@@ -113,5 +113,5 @@ class Anywhere(Place):
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterable[Result]:
         """Return the results of a function, in the order of the items, several at a time."""
-        with ThreadPoolExecutor(CONCURRENT_SHARDS) as pool:
+        with ThreadPoolExecutor(16) as pool:  # reading headers is mostly waiting
             yield from pool.map(function, items)

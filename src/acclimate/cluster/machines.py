@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import floor
 from time import monotonic, sleep
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from acclimate.cluster.filesystem import Storage
 from acclimate.errors import InputError, RunError, count
 from acclimate.sources.source import Sample
+
+if TYPE_CHECKING:
+    from acclimate.cluster.filesystem import Storage  # needs pyarrow
 
 NODE_TIMEOUT_S = 60.0  # time limit for the answer of a machine
 FILE_DELAY_S = 10.0  # a network file system shows a new file everywhere within this time
@@ -59,10 +61,10 @@ class Cluster:
         if found >= workers:
             return
         largest = max((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in self.nodes)
-        there = f"{_words(self.total('CPU'), self.total('GPU'))} on {count(len(self.nodes), 'node')}"
         message = (
-            f"{count(workers, 'worker')} of {_words(cpus, gpus)} cannot run at once: the cluster has {there}, the "
-            f"largest {_words(*largest)}, and room for {found}; lower --workers, --cpus or --gpus, or add nodes."
+            f"{count(workers, 'worker')} of {_words(cpus, gpus)} cannot run at once: the cluster has "
+            f"{_words(self.total('CPU'), self.total('GPU'))} on {count(len(self.nodes), 'node')}, the largest "
+            f"{_words(*largest)}, and room for {found}; lower --workers, --cpus or --gpus, or add nodes."
         )
         if not self.grows:
             raise InputError(message)
@@ -70,12 +72,6 @@ class Cluster:
 
 
 def _words(cpus: float, gpus: float) -> str:
-    """Format numbers of CPUs and GPUs.
-
-    Examples:
-        >>> _words(1, 0), _words(0.5, 2)
-        ('1 CPU', '0.5 CPUs and 2 GPUs')
-    """
     named = [f"{amount:g} {kind}{'s' * (amount != 1)}" for amount, kind in ((cpus, "CPU"), (gpus, "GPU"))]
     return " and ".join(named if gpus else named[:1])
 
@@ -113,15 +109,8 @@ class MachineWatch:
         self.adapter_gpus = adapter_gpus
         self._known = {node["NodeID"] for node in _alive()}
         room = self.room()
-        least, most = workers
-        if gpus and adapter_gpus:
-            most = min(most, room)
-        self.pool = max(1, min(least, room)), max(1, most)
-        self.progress()
-
-    def progress(self) -> None:
-        """Note that something happened."""
-        self._since = monotonic()
+        most = min(workers[1], room) if gpus and adapter_gpus else workers[1]
+        self.pool = max(1, min(workers[0], room)), max(1, most)
 
     def room(self) -> int:
         """Return the number of encoders the machines have room for, if nobody else uses them."""
@@ -131,21 +120,21 @@ class MachineWatch:
             room = min(room, int((cluster.total("GPU") - self.adapter_gpus) / self.gpus + 1e-9))
         return max(0, room)
 
-    def check(self) -> None:
-        """Check the machines; called while nothing happens.
+    def check(self, seconds: float) -> None:
+        """Check the machines; called when nothing has happened for some seconds.
 
         Raises:
             MachineLostError: a machine is gone, and its encoders find no other place.
             RunError: there has been no room for any encoder for a long time.
         """
-        waited = monotonic() - self._since > PATIENCE_S
+        waited = seconds > PATIENCE_S
         room = self.room()
         if not room and waited:
             raise RunError(
                 f"no machine of the cluster has the {_words(self.cpus, self.gpus)} that an encoder asks for; ask for "
                 "less, or add machines, and pass --resume to go on."
             )
-        lost = not self._known <= {node["NodeID"] for node in _alive()}
+        lost = self._known - {node["NodeID"] for node in _alive()}
         if lost and room and (room < self.pool[0] or waited):
             raise MachineLostError(f"a machine was lost, and there is room for {room} encoders")
 
@@ -157,49 +146,43 @@ def check_versions() -> None:
         RunError: names the machine.
     """
 
-    def versions() -> dict[str, str]:  # a local function is sent whole: the machine may not have acclimate
-        import platform
+    def version(package: str) -> str:  # a local function is sent whole: the machine may not have acclimate
+        try:
+            return str(__import__(package).__version__)
+        except Exception as error:
+            return f"none ({error})"
 
-        found = {"Python": platform.python_version()}
-        for name, package in (("acclimate", "acclimate"), ("NumPy", "numpy")):
-            try:
-                found[name] = __import__(package).__version__
-            except Exception as error:
-                found[name] = f"none ({error})"
-        return found
-
-    own = versions()
-    for name, found in ask_nodes(versions):
-        different = [what for what in own if _release(own[what]) != _release(found[what])]
-        if different:
-            other = [f"{what} {found[what]} (here {own[what]})" for what in different]
-            how = "install the same there, for example with the same image on every node"
-            raise RunError(f"{name} cannot do this work: it has {', '.join(other)}; {how}.")
+    for package in ("acclimate", "numpy"):  # Ray compares its own version, and that of Python
+        own = version(package)
+        for name, found in ask_nodes(version, package):
+            if found.split(".")[:2] != own.split(".")[:2]:
+                raise RunError(
+                    f"{name} cannot do this work: it has {package} {found} (here {own}); install the same there, for "
+                    "example with the same image on every node."
+                )
 
 
-def _release(version: str) -> list[str]:
-    """Return the first two numbers of a version, which agree within one release."""
-    return version.split(".")[:2]
-
-
-def check_access(out: Storage, sample: Sample) -> None:
+def check_access(out: "Storage", sample: Sample) -> None:
     """Refuse results that would be scattered over several machines, and images that can be read here only.
 
     Raises:
         InputError: names the machine that does not see the folder, or cannot read the image.
     """
     name = f"_acclimate/seen-{secrets.token_hex(8)}"
-    content = secrets.token_bytes(16)
     readable = not _try_to_read(sample)  # else it is broken everywhere
-    out.write(name, content)
+    out.write(name, b"")
     try:
         for node, (found, why) in ask_nodes(_look, out, name, FILE_DELAY_S, sample):
-            if found != content:
-                how = "use a folder that all nodes share (NFS, EFS, CephFS) for --out, or a URL"
-                raise InputError(f"{node} does not see {out.url} of this machine; {how}.")
+            if not found:
+                raise InputError(
+                    f"{node} does not see {out.url} of this machine; use a folder that all nodes share (NFS, EFS, "
+                    "CephFS) for --out, or a URL."
+                )
             if why and readable:
-                how = "use a folder that all nodes share, or a URL, with credentials on every node"
-                raise InputError(f"{node} cannot read {sample.name}, the first image ({why}); {how}.")
+                raise InputError(
+                    f"{node} cannot read {sample.name}, the first image ({why}); use a folder that all nodes share, "
+                    "or a URL, with credentials on every node."
+                )
     finally:
         out.remove(name)
 
@@ -214,9 +197,11 @@ def ask_nodes(function: Callable[..., Any], *arguments: Any) -> Iterator[tuple[s
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = _alive()
-    task = ray.remote(function)
-    where = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
-    answers = [task.options(num_cpus=0, scheduling_strategy=each).remote(*arguments) for each in where]
+    task = ray.remote(num_cpus=0)(function)
+    answers = [
+        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(*arguments)
+        for node in nodes
+    ]
     for node, answer in zip(nodes, answers, strict=True):
         name = f"the node {node['NodeManagerAddress']} ({node['NodeManagerHostname']})"
         try:
@@ -226,16 +211,15 @@ def ask_nodes(function: Callable[..., Any], *arguments: Any) -> Iterator[tuple[s
             raise RunError(f"{name} runs no task: {why}; see `ray status`.") from error
 
 
-def _look(out: Storage, name: str, seconds: float, sample: Sample) -> tuple[bytes, str]:
-    """Return the content of a file that appears within some seconds, and the reason why an image cannot be read."""
+def _look(out: "Storage", name: str, seconds: float, sample: Sample) -> tuple[bool, str]:
+    """Return True if a file appears within some seconds, and the reason why an image cannot be read."""
     latest = monotonic() + seconds
     while not out.exists(name) and monotonic() < latest:
         sleep(0.2)
-    return out.read(name) if out.exists(name) else b"", _try_to_read(sample)
+    return out.exists(name), _try_to_read(sample)
 
 
 def _try_to_read(sample: Sample) -> str:
-    """Return the reason why an image cannot be read; "" if it can be."""
     try:
         sample.read()
     except Exception as error:  # any reader may fail in its own way

@@ -27,16 +27,8 @@ OWN = "_acclimate"  # folder of everything but results
 CHECKPOINT = f"{OWN}/checkpoint.safetensors"  # exists while the results are incomplete
 COMPLETE = f"{OWN}/run.json"  # exists once the results are complete
 OWNER = f"{OWN}/owner"  # names the run that writes here, while it does
-
-
-def rows_name(block: int) -> str:
-    """Return the name of the file with the rows of a block."""
-    return f"part-{block:06d}.parquet"
-
-
-def features_name(block: int) -> str:
-    """Return the name of the file with the features of a block, for the second pass."""
-    return f"{OWN}/features-{block:06d}.bin"
+ROWS = "part-{:06d}.parquet"  # rows of a block
+FEATURES = OWN + "/features-{:06d}.bin"  # features of a block, for the second pass
 
 
 class OutputFolder(Storage):
@@ -54,18 +46,16 @@ class OutputFolder(Storage):
         self.write(OWNER, self.owner.encode())
 
     def check_owner(self) -> None:
-        """Stop a run whose results another one writes now: rows of two jobs must not mix.
+        """Stop a run that another one has replaced as the owner: rows of two jobs must not mix.
 
         Raises:
             RunError: there is another one.
         """
-        if not self.owner:
-            return
         try:
             found = self.read(OWNER).decode(errors="replace")
         except FileNotFoundError:  # the other one is complete already, or the folder was emptied
             found = ""
-        if found != self.owner:
+        if self.owner and found != self.owner:
             raise RunError(
                 f"another run writes, or has written, its results to {self.url}, or they were removed; this one stops. "
                 "Wait for the other one, or choose another --out."
@@ -75,7 +65,7 @@ class OutputFolder(Storage):
         """Write the rows of a block, all or nothing; returns what they add up to."""
         summary = BlockSummary()
         summary.extend(predictions)
-        self._save(rows_name(block), parquet_bytes([[each.to_record() for each in predictions]], about))
+        self._save(ROWS.format(block), parquet_bytes([[each.to_record() for each in predictions]], about))
         return summary
 
     def read_rows(self, block: int, class_names: Sequence[str] = ()) -> Predictions:
@@ -83,22 +73,24 @@ class OutputFolder(Storage):
         import pyarrow.parquet as pq
 
         try:
-            records = pq.read_table(io.BytesIO(self.read(rows_name(block)))).to_pylist()
+            records = pq.read_table(io.BytesIO(self.read(ROWS.format(block)))).to_pylist()
             return Predictions.from_records(records, class_names)
         except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
-            raise self._edited(rows_name(block), error) from error
+            raise self._edited(ROWS.format(block), error) from error
 
     def write_features(self, block: int, features: Sequence[HostArray]) -> None:
         """Keep the features of the images of a block that could be read."""
-        content = b"".join(np.ascontiguousarray(each, FEATURES_DTYPE).tobytes() for each in features)
-        self._save(features_name(block), content)
+        self._save(
+            FEATURES.format(block),
+            b"".join(np.ascontiguousarray(each, FEATURES_DTYPE).tobytes() for each in features),
+        )
 
     def read_features(self, block: int, shape: tuple[int, ...]) -> HostArray:
         """Read the features (r, d) or (r, V, d) of a block, whose rows have this shape."""
         try:
-            return np.frombuffer(self.read(features_name(block)), FEATURES_DTYPE).reshape(-1, *shape)
+            return np.frombuffer(self.read(FEATURES.format(block)), FEATURES_DTYPE).reshape(-1, *shape)
         except (FileNotFoundError, ValueError) as error:
-            raise self._edited(features_name(block), error) from error
+            raise self._edited(FEATURES.format(block), error) from error
 
     def write_checkpoint(self, done: Checkpoint) -> None:
         """Replace the checkpoint of a job."""
@@ -119,8 +111,14 @@ class OutputFolder(Storage):
 
     def write_complete(self, identity: Mapping[str, Any], summary: Summary, about: Mapping[str, Any]) -> None:
         """Mark the results as complete, and remove what only incomplete ones need."""
-        counts = {"images": summary.images, "answered": summary.answered, "changed": summary.changed}
-        content = {**about, **counts, "identity": identity, "summary": summary.to_json()}
+        content = {
+            **about,
+            "images": summary.images,
+            "answered": summary.answered,
+            "changed": summary.changed,
+            "identity": identity,
+            "summary": summary.to_json(),
+        }
         self._save(COMPLETE, json.dumps(content, indent=1).encode())
         self.clean_up()
 

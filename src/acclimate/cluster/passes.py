@@ -6,7 +6,7 @@ hands references from task to task, and gets the state when it saves a checkpoin
 way, so what follows depends on the checkpoint alone, and not on the tasks before it.
 
 Memory is bounded, whatever is slowest: two rounds of encoded blocks are asked for ahead, Ray Data stops encoding when
-its share of the object store is full, two rounds are adapted to at a time, and few blocks wait to be written.
+its share of the object store is full, and few blocks beside those of two rounds wait to be adapted to or written.
 
 The second pass answers all images once more, from everything that was learnt. A method may look at the whole stream
 again, so this is done in one place, the driver. It collects the features in one local file, in half precision: 1 KB per
@@ -16,6 +16,7 @@ stopped or killed begins anew.
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +26,6 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-import numpy as np
 import ray
 
 from acclimate.classify.outputs import FeatureFile
@@ -38,8 +38,7 @@ from acclimate.predict import second_answers
 from acclimate.reading.walk import read_ahead
 
 CONCURRENT_ROUNDS = 2
-CONCURRENT_WRITES = 16  # blocks that are being written or wait for it, beside those of these rounds
-FETCH_THREADS = 8  # threads that fetch features for the second pass
+CONCURRENT_WRITES = 8  # blocks that are being written or wait for it, beside those of these rounds
 
 
 class StopRequest(Exception):  # noqa: N818 (it is not an error)
@@ -64,56 +63,46 @@ class FirstPass:
     adapter_gpus: float = 0.0  # GPUs that an adapting task asks for
 
     def __post_init__(self) -> None:
-        done = self.done
         self._job = ray.put(self.job)
         self._adapt = adapt_task(self.job.learns and self.shards == 1, self.adapter_gpus)
-        self._learnt: Any = ray.put(LearntState(done.adapter, done.gates))  # state after the last begun round
-        self._summary = deepcopy(done.summary)
-        self._rounds: deque[Any] = deque()  # states after the rounds that are under way
+        self._learnt: Any = ray.put(LearntState(self.done.adapter, self.done.gates))  # state after the last begun round
+        self._summary = deepcopy(self.done.summary)
         self._writes: deque[Any] = deque()  # writes of the begun rounds, in order
         self._coming: deque[Any] = deque()  # encoded blocks that were asked for
-        self._asked = self._begun = done.position  # blocks
+        self._begun = self.done.position  # blocks
 
     def run(self) -> bool:
         """Go on to the end of the stream; returns False if it was stopped before."""
         saved = monotonic()
-        try:
+        with suppress(StopRequest):
             while self._begun < self.blocks:
                 self._begin_round()
                 if self._begun < self.blocks and monotonic() - saved >= self.seconds:
                     self._save()
                     saved = monotonic()
-        except StopRequest:
-            self._save()
-            return False
         self._save()
-        return True
+        return self._begun == self.blocks
 
     def _begin_round(self) -> None:
-        """Start the tasks of a round when its blocks are encoded."""
         afters = []
         writes = []
         shards = 1 if self._begun < self.ordered_first else self.shards
         for number in range(self._begun, min(self._begun + shards, self.blocks)):
-            block = self._next_block()
+            block = self._take(number)
             after, answered = self._adapt.remote(self._job, self._learnt, number, block)
             writes.append(write_task.remote(self._job, number, answered))
             afters.append(after)
         if self.job.learns:
             self._learnt = merged(self._learnt, afters)
-            self._rounds.append(self._learnt)
         self._begun += len(afters)
         self._writes += writes
-        if len(self._rounds) > CONCURRENT_ROUNDS:
-            self._wait(self._rounds.popleft())
         while len(self._writes) > CONCURRENT_WRITES + CONCURRENT_ROUNDS * self.shards:
             self._finish_write()
 
-    def _next_block(self) -> Any:
-        """Return a reference to the next encoded block."""
-        while self._asked < min(self.blocks, self._begun + (CONCURRENT_ROUNDS + 1) * self.shards):
+    def _take(self, number: int) -> Any:
+        """Return a reference to an encoded block, the next one; ask for those after it ahead."""
+        while number + len(self._coming) < min(self.blocks, self._begun + (CONCURRENT_ROUNDS + 1) * self.shards):
             self._coming.append(self.encoding.next.remote())
-            self._asked += 1
         if self.stop():
             raise StopRequest
         self._wait(self._coming[0], stoppable=True)
@@ -134,21 +123,23 @@ class FirstPass:
             self._finish_write()
         self._wait(self._learnt)
         learnt: LearntState = ray.get(self._learnt)
-        summary = deepcopy(self._summary)
         self.done = replace(
-            self.done, adapter=learnt.adapter, position=self._begun, gates=learnt.gates, summary=summary
+            self.done,
+            adapter=learnt.adapter,
+            position=self._begun,
+            gates=learnt.gates,
+            summary=deepcopy(self._summary),
         )
         self.save(self.done)
-        self._rounds.clear()
         self._learnt = ray.put(learnt)  # what Ray would compute again after a failure begins here
 
     def _wait(self, ref: Any, stoppable: bool = False) -> None:
         """Wait for a task, and look after the machines meanwhile."""
+        began = monotonic()
         while not ray.wait([ref], timeout=POLL_S, fetch_local=False)[0]:
             if stoppable and self.stop():
                 raise StopRequest
-            self.machines.check()
-        self.machines.progress()
+            self.machines.check(monotonic() - began)
 
 
 def answer_again(
@@ -178,7 +169,7 @@ def answer_again(
         features.open()
         counts = []
         read = partial(job.out.read_features, shape=shape)
-        for rows in read_ahead(read, range(blocks), FETCH_THREADS, 2 * FETCH_THREADS):
+        for rows in read_ahead(read, range(blocks), 8, 16):  # threads, and blocks that are read ahead
             if stop():
                 return None
             features.write(rows)
@@ -187,10 +178,7 @@ def answer_again(
         shared = ray.put(job)
         writes = deque[Any]()
         for number, count in enumerate(counts):
-            found = list(islice(answers, count))
-            classes = np.array([each for each, _ in found])
-            scores = np.array([each for _, each in found])
-            writes.append(again_task.remote(shared, number, classes, scores))
+            writes.append(again_task.remote(shared, number, list(islice(answers, count))))
             while writes and (len(writes) > CONCURRENT_WRITES or number + 1 == blocks):
                 if stop():
                     return None
