@@ -180,13 +180,13 @@ def test_no_kill_loses_what_was_acknowledged(tiny_onnx, tmp_path):
                 sending.append(writers.submit(correct, client, CORRECTED, own.pop(), known))
                 sending.append(writers.submit(make, client, own.pop(), known))
                 if number % 3:  # the others may be killed before anything is answered
-                    wait_for(known, known.count() + rng.randrange(25), sending)
+                    wait_for(known, known.count() + rng.randrange(15), sending)
                 sleep(rng.uniform(0.0, 0.1))
                 os.kill(pid, signal.SIGKILL)
                 for each in sending:
                     each.result(60)
     assert len(known.corrections) > 5
-    assert known.count() > 5 * KILLS
+    assert known.count() > 2 * KILLS
     with service(tiny_onnx, tmp_path / "state") as (process, address):
         with connected(address) as client:
             assert_nothing_is_lost(client, known)

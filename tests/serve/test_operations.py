@@ -33,22 +33,21 @@ def test_head_is_answered_where_get_is(client):
     assert client.head(f"{ONE}/reset").status_code == 405
 
 
-@pytest.mark.parametrize("kind", ["image/png", "image/jpeg", "application/octet-stream", "IMAGE/PNG; x=y"])
-def test_an_image_as_the_whole_body(client, pictures, kind):
-    headers = {"Content-Type": kind}
-    answer = client.post(f"{ONE}/classify?adapt=false&top_k=2", content=pictures[0], headers=headers)
-    form = client.post(f"{ONE}/classify?adapt=false&top_k=2", files={"image": pictures[0]})
-    assert answer.json() == form.json()
-    assert "image 0 cannot be read" in client.post(f"{ONE}/classify", content=b"x", headers=headers).text
-    path = "/classify?candidate_labels=cat&candidate_labels=dog&hypothesis_template=a {}"
-    assert len(client.post(path, content=pictures[0], headers=headers).json()) == 2
-    missing = client.post("/classify", content=pictures[0], headers=headers)
-    assert "candidate_labels=cat" in missing.json()["error"]["message"]
+def test_an_image_as_the_whole_body(client, pictures):
+    for kind in ("image/png", "image/jpeg", "application/octet-stream", "IMAGE/PNG; x=y"):
+        headers = {"Content-Type": kind}
+        answer = client.post(f"{ONE}/classify?adapt=false&top_k=2", content=pictures[0], headers=headers)
+        form = client.post(f"{ONE}/classify?adapt=false&top_k=2", files={"image": pictures[0]})
+        assert answer.json() == form.json()
+        assert "image 0 cannot be read" in client.post(f"{ONE}/classify", content=b"x", headers=headers).text
+        path = "/classify?candidate_labels=cat&candidate_labels=dog&hypothesis_template=a {}"
+        assert len(client.post(path, content=pictures[0], headers=headers).json()) == 2
+        missing = client.post("/classify", content=pictures[0], headers=headers)
+        assert "candidate_labels=cat" in missing.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "options", "status", "message"),
-    [
+def test_messages_say_what_to_do(client):
+    for method, path, options, status, message in (
         ("GET", "/nowhere", {}, 404, "there is no GET '/nowhere'; /docs lists all routes."),
         ("PUT", "/v1/streams", {}, 405, "there is no PUT '/v1/streams'; /docs lists all routes."),
         ("POST", "/v1/streams", {"content": b"{", "headers": JSON}, 422, "the body is not valid JSON: "),
@@ -61,12 +60,10 @@ def test_an_image_as_the_whole_body(client, pictures, kind):
         ("GET", f"{ONE}/caches?thumbnail=1", {}, 422, "did you mean 'thumbnails'?"),
         ("GET", f"{ONE}/corrections?x=1", {}, 422, "unknown query parameter 'x'"),
         ("GET", "/metrics?x=1", {}, 422, "unknown query parameter 'x'"),
-    ],
-)
-def test_messages_say_what_to_do(client, method, path, options, status, message):
-    answer = client.request(method, path, **options)
-    assert answer.status_code == status
-    assert message in answer.json()["error"]["message"]
+    ):
+        answer = client.request(method, path, **options)
+        assert answer.status_code == status
+        assert message in answer.json()["error"]["message"]
 
 
 def test_probes_may_have_parameters(client):

@@ -13,13 +13,9 @@ from acclimate.prompts import head as head_module
 from acclimate.serve import storage
 from acclimate.serve import stream as stream_module
 from acclimate.serve.http_errors import ExistsError, NotFoundError, StorageError, TooManyError, UnusableError
+from stream_calls import names
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
-
-
-def names(streams):
-    """Return the names of all streams, usable or not."""
-    return [each["name"] for each in streams.describe()]
 
 
 def test_streams_are_made_found_listed_and_deleted(start, images, tmp_path):
