@@ -24,8 +24,7 @@ MAX_HEADER_FACTOR = 3  # bytes read before the pixels <= factor * bytes of the f
 SMALL_HEADER_BYTES = 2**16
 MAX_PARTS = 1000  # segments of a JPEG, or tiles of a TIFF in addition to those of `MIN_BLOCK_PIXELS`
 MAX_PROFILES = 100  # colour profiles of a PNG, each of which Pillow inflates
-MAX_SCANS = 100  # scans of a JPEG; encoders write about ten
-SCAN_FACTOR = 16  # all scans of a JPEG may hold factor * allowed pixels together
+SCAN_FACTOR = 16  # pixels of all scans of a JPEG together <= factor * allowed pixels; encoders write about ten scans
 MIN_BLOCK_PIXELS = 256  # smallest mean size of the tiles or strips of a TIFF
 FAX_COMPRESSIONS = (2, 3, 4, 32771)  # libtiff writes a line to standard error for each of their bad rows
 MIN_FAX_ROW_PIXELS = 1000  # rows of a fax <= allowed pixels / this
@@ -92,7 +91,7 @@ def jpeg(content: bytes, limit: int) -> int:
     if not sampling or (scans < 2 and not progressive):
         return 0
     height, width = struct.unpack_from(">HH", frame, 1)
-    if scans > MAX_SCANS or scans * width * height > SCAN_FACTOR * limit:
+    if scans * width * height > SCAN_FACTOR * limit:
         raise ImageError(
             f"{scans} scans of {width} x {height} pixels take too long to decode; save it again, or {HOW_TO_ALLOW}"
         )

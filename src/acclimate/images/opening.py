@@ -139,11 +139,12 @@ def examine_image(content: bytes, max_pixels: int | None = None, formats: Sequen
         raise ImageError("the file is empty")
     kind = next((kind for kind, begins in SIGNATURES.items() if begins.match(content)), "")
     if kind not in (FORMATS if formats is None else formats):
-        raise _unknown(formats)
+        known = ", ".join(formats or COMMON_FORMATS)
+        raise ImageError(f"not an image of a kind that can be read ({known})")
     if kind == "HEIF" and (why := lacking_for_heif()):
         raise ImageError(f"a HEIC image, which {why}")
     limit = min(each for each in (max_pixels, pixel_limit(), sys.maxsize) if each is not None)
-    with _reading(formats):
+    with _reading():
         peak = EXAMINERS[kind](content, limit) if kind in EXAMINERS else 0
         file = HeaderFile(content)
         image = Image.open(file, formats=(kind,))
@@ -206,7 +207,7 @@ def unreadable() -> Iterator[None]:
 
 
 @contextmanager
-def _reading(formats: Sequence[str] | None = None) -> Iterator[None]:
+def _reading() -> Iterator[None]:
     """Turn whatever an image causes within the block into an ImageError."""
     try:
         with warnings.catch_warnings():
@@ -218,17 +219,13 @@ def _reading(formats: Sequence[str] | None = None) -> Iterator[None]:
         found = re.search(r"\((\d+) pixels", str(error))
         raise ImageError(too_large(f"{int(found[1]):,}" if found else "too many", pixel_limit() or 0)) from error
     except UnidentifiedImageError as error:
-        raise _unknown(formats) from error
+        raise ImageError("damaged: it begins like an image, but is none; save it again") from error
     except OSError as error:
         raise ImageError(reason(error)) from error
     except MemoryError as error:
         raise ImageError("there is not enough memory for it; make it smaller") from error
     except Exception as error:  # decoders meet hostile bytes, and not all of them fail with OSError
         raise ImageError(f"damaged ({type(error).__name__}: {error})") from error
-
-
-def _unknown(formats: Sequence[str] | None) -> ImageError:
-    return ImageError(f"not an image of a kind that can be read ({', '.join(formats or COMMON_FORMATS)})")
 
 
 def too_large(held: str, limit: int, factor: float = 1.0) -> str:
