@@ -15,7 +15,7 @@ from starlette.responses import FileResponse
 from acclimate import __version__
 from acclimate.predict import Answer
 from acclimate.serve import routes, schemas
-from acclimate.serve.http_errors import CODES, handle_errors
+from acclimate.serve.http_errors import CODES, HANDLERS
 from acclimate.serve.logs import RequestLog
 from acclimate.serve.routes import AllStreams, Sender, known_parameters
 from acclimate.serve.security import AccessMiddleware, TokenFile
@@ -56,6 +56,7 @@ def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collect
         version=__version__,
         description=ABOUT,
         lifespan=lifespan,
+        exception_handlers=HANDLERS,
         docs_url=None,  # FastAPI's own pages load scripts from other hosts
         redoc_url=None,
         responses={status: {"model": schemas.FailedResponse} for status in CODES if status not in (405, 499)},
@@ -65,7 +66,6 @@ def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collect
     app.state.streams = streams
     app.state.tokens = tokens
     streams.audit.shared = tokens is None
-    handle_errors(app)
     app.include_router(routes.router)
     app.include_router(router)
     _, bodies = models_json_schema(

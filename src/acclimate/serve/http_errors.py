@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -91,26 +91,6 @@ def cut(text: str, most: int = MAX_MESSAGE_CHARS) -> str:
     return text if len(text) <= most else f"{text[:half]} ({len(text) - 2 * half} characters left out) {text[-half:]}"
 
 
-def handle_errors(app: FastAPI) -> None:
-    """Answer every error that a request can cause with `failure`; anything else is a bug and left to the log."""
-
-    async def respond(request: Request, error: Any) -> Response:
-        known = (STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
-        status = error.status_code if isinstance(error, HTTPException) else next(known, 500)
-        message = getattr(error, "detail", str(error)) or "the service was stopped before it had an answer; try again."
-        if isinstance(error, RequestValidationError):
-            message = validation_message(error)
-        elif message == HTTPStatus(status).phrase:  # the framework's own message says nothing but the status
-            path = request.scope["path"][:MAX_QUOTED_CHARS]
-            message = f"there is no {request.method[:20]} {path!r}; /docs lists all routes."
-        error.__traceback__ = None  # its frames hold the body, and would until the next garbage collection
-        error.__context__ = None
-        return failure(request.scope, status, message, getattr(error, "headers", None))
-
-    for kind in (AcclimateError, HTTPException, RequestValidationError, TimeoutError):
-        app.add_exception_handler(kind, respond)
-
-
 def validation_message(error: ValidationError | RequestValidationError) -> str:
     """Return the first problem that Pydantic found, without repeating the input."""
     first = error.errors()[0]
@@ -119,3 +99,21 @@ def validation_message(error: ValidationError | RequestValidationError) -> str:
         return f"a stream cannot have this name. {NAME_RULE}"
     message = f"{where}: {first['msg']}".removeprefix(": ")
     return message if message.endswith((".", "?")) else f"{message}."  # Pydantic's own have no full stop
+
+
+async def respond(request: Request, error: Any) -> Response:
+    """Answer an error that a request has caused with `failure`; any other is a bug and left to the log."""
+    known = (STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+    status = error.status_code if isinstance(error, HTTPException) else next(known, 500)
+    message = getattr(error, "detail", str(error)) or "the service was stopped before it had an answer; try again."
+    if isinstance(error, RequestValidationError):
+        message = validation_message(error)
+    elif message == HTTPStatus(status).phrase:  # the framework's own message says nothing but the status
+        path = request.scope["path"][:MAX_QUOTED_CHARS]
+        message = f"there is no {request.method[:20]} {path!r}; /docs lists all routes."
+    error.__traceback__ = None  # its frames hold the body, and would until the next garbage collection
+    error.__context__ = None
+    return failure(request.scope, status, message, getattr(error, "headers", None))
+
+
+HANDLERS: dict[Any, Any] = dict.fromkeys((AcclimateError, HTTPException, RequestValidationError, TimeoutError), respond)

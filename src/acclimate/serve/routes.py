@@ -63,6 +63,11 @@ def stream_to(action: Action) -> Any:
 Managed = Annotated[Stream, stream_to("manage")]
 
 
+async def long_answer(streams: Streams, caller: Caller, **content: Any) -> Response:
+    """Return an answer as JSON, which is made in a thread as there can be much of it."""
+    return await streams.pool.run(caller.name, lambda: JSONResponse(content))
+
+
 @router.post(
     "", status_code=201, openapi_extra=described(schemas.StreamRequest), response_model=schemas.DescriptionResponse
 )
@@ -96,8 +101,7 @@ async def create_named_stream(
     """
     details |= {"stream": name, "method": body.method, "labels": body.labels}
     authorize(caller, "manage", name)
-    stream = await streams.create(name, client=caller.name, **body.model_dump(exclude={"name"}))
-    return stream.describe()
+    return (await streams.create(name, client=caller.name, **body.model_dump(exclude={"name"}))).describe()
 
 
 @router.get("", response_model=schemas.SummariesResponse)
@@ -145,11 +149,11 @@ async def classify_images(
     """
     authorize(caller, "classify", name)
     images, names, options = await read_images(request, streams.limits)
-    options = {"adapt": adapt, "top_k": top_k, "unsure": unsure, **options}
     try:
         stream = await streams.get(name)
     except NotFoundError:
         stream = await create_by_images(streams, name, images, names, caller.name)
+    options = {"adapt": adapt, "top_k": top_k, "unsure": unsure} | options
     answers = await stream.classify(images, names=names, client=caller.name, **options)
 
     def answer() -> Response:
@@ -269,8 +273,7 @@ async def list_entries(
     ] = False,
 ) -> Response:
     """List every cache entry with its label, entropy, id and sender. Needs `manage`."""
-    entries = await stream.caches(thumbnails)
-    return await streams.pool.run(caller.name, lambda: JSONResponse({"entries": entries}))
+    return await long_answer(streams, caller, entries=await stream.caches(thumbnails))
 
 
 @router.get("/{name}/learnt", response_model=schemas.LearntResponse)
@@ -279,8 +282,7 @@ async def describe_learnt(stream: Managed, streams: AllStreams, caller: Sender) 
 
     Needs `manage`.
     """
-    learnt = await stream.learnt()
-    return await streams.pool.run(caller.name, lambda: JSONResponse(learnt))
+    return await long_answer(streams, caller, **await stream.learnt())
 
 
 @router.get("/{name}/answers", response_model=dict[Literal["answers"], list[schemas.LearntAnswerResponse]])
@@ -292,8 +294,7 @@ async def list_answers(
     limit: Annotated[int, Query(ge=1, le=10_000, description="Largest number of answers.")] = 1000,
 ) -> Response:
     """List the answers to the images that led to the current state, as far back as they are kept. Needs `manage`."""
-    answers = await stream.answers(after, limit)
-    return await streams.pool.run(caller.name, lambda: JSONResponse({"answers": answers}))
+    return await long_answer(streams, caller, answers=await stream.answers(after, limit))
 
 
 @router.post(
@@ -320,8 +321,7 @@ async def correct(
 @router.get("/{name}/corrections", response_model=dict[Literal["corrections"], list[schemas.CorrectionResponse]])
 async def list_corrections(stream: Managed, streams: AllStreams, caller: Sender) -> Response:
     """List the corrections. Needs `manage`."""
-    corrections = await stream.corrections()
-    return await streams.pool.run(caller.name, lambda: JSONResponse({"corrections": corrections}))
+    return await long_answer(streams, caller, corrections=await stream.corrections())
 
 
 @router.delete("/{name}/corrections/{correction}", status_code=204)
