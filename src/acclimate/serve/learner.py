@@ -21,12 +21,12 @@ from acclimate.methods.gates import Gate, NearDuplicates, Rejector
 from acclimate.methods.persist import MAX_ORIGINS
 from acclimate.methods.schedule import FairSlots
 from acclimate.methods.state import LARGEST_ID
-from acclimate.predict import Prediction, Predictions, choose_samples, none_scores, refuse_none
+from acclimate.predict import Predictions, choose_samples, none_scores, refuse_none
 from acclimate.reading.batcher import Encoded
 from acclimate.serve.guard import Guard
 from acclimate.serve.http_errors import NotFoundError
 from acclimate.serve.limits import Limits
-from acclimate.serve.schemas import StreamSetup
+from acclimate.serve.schemas import GuardRules, StreamSetup
 from acclimate.serve.storage import SUFFIX, Event, StreamFile, claim_folder, noticing_damage, summary_of
 
 NOTHING = np.empty(0, np.float32)  # features of an event that has none
@@ -51,20 +51,20 @@ class Learner:
         thumbnails: small JPEG files of samples in caches and of corrections, by id.
     """
 
+    @noticing_damage()
     def __init__(self, file: StreamFile, limits: Limits, text: Any = None, guard: Guard | None = None) -> None:
         self.file = file
         self._limits = limits
         self._text = text
         self.setup = StreamSetup(**file.about("stream")["setup"])
         self.adapter, notes = file.load(text=text)
-        adapter = self.adapter
-        self._caches = [part for part in adapter.parts.values() if isinstance(part, Cache)]
+        self._caches = [part for part in self.adapter.parts.values() if isinstance(part, Cache)]
         self.clients = dict.fromkeys(self._cached(), "")
         self.clients |= {int(i): client for i, client in notes.get("clients", {}).items()}
         self.thumbnails = {int(i): picture for i, picture in notes.get("thumbnails", {}).items()}
         self.taught = Counter(notes.get("taught", {}))
-        self.taught[""] += adapter.samples_seen - self.taught.total()  # samples of an uploaded state
-        self.next_id: int = max(adapter.next_id, notes.get("next_id", 0))
+        self.taught[""] += self.adapter.samples_seen - self.taught.total()  # samples of an uploaded state
+        self.next_id: int = max(self.adapter.next_id, notes.get("next_id", 0))
         self._snapshot_time = notes["time"]
         self.changes = 0
         for event in file.replay(notes):
@@ -73,7 +73,7 @@ class Learner:
         self._duplicates = NearDuplicates()
         for about, features in reversed([*islice(file.samples(), self._duplicates.remembered)]):
             batch = features[np.array(about["learnt"])]
-            self._duplicates(adapter.head.observe(batch), np.full(len(batch), True))
+            self._duplicates(self.adapter.head.observe(batch), np.full(len(batch), True))
         self.guard = guard or self._make_guard()
 
     @property
@@ -100,10 +100,8 @@ class Learner:
         none = none_scores(adapter, evidence, gates)
         predict = partial(Predictions.of, adapter.head, evidence, top_k=top_k, unsure=unsure, none=none)
         count = len(evidence)
-        allowed = count if learn and adapter.counts_samples else 0
-        why = ""
-        if allowed and self.guard is not None:
-            allowed, why = self.guard.allowed(client, count, len(adapter.head))
+        wanted = count if learn and adapter.counts_samples else 0
+        allowed, why = self.guard.allowed(client, wanted, len(adapter.head))
         learnt, refused = choose_samples(adapter, evidence, np.arange(count) < allowed, gates)
         refused[allowed:] = [why or None] * (count - allowed)
         if not learnt.any():
@@ -113,12 +111,23 @@ class Learner:
         with self.file.transaction():
             step = self._apply(event, evidence)
             found = predict(step, ids=np.where(learnt, _ids(event.about), -1), refused=refused)
-            event.about["answers"] = [_answer(each, event.about) for each in found if each.id is not None]
+            event.about["answers"] = [
+                {
+                    "id": each.id,
+                    "time": event.about["time"],
+                    "client": client,
+                    "changed": each.changed,
+                    "label": each.label,
+                    "score": each.score,
+                    "zero_shot": vars(each.zero_shot),
+                }
+                for each in found
+                if each.id is not None
+            ]
             self.file.add(event)
             if self.snapshot_due:
                 self._add_snapshot(self.snapshot_due)
-        if self.guard is not None:
-            self.guard.learnt(client, event.about["samples"])
+        self.guard.learnt(client, event.about["samples"])
         return found, step
 
     def correct(self, label: str, sample_id: int | None, client: str = "", encoded: Encoded | None = None) -> int:
@@ -173,9 +182,12 @@ class Learner:
 
         The latter are its cache entries, or for methods without caches its samples.
         """
-        columns = {name: values.tolist() for name, values in self.adapter.learnt().items()}
         taught = Counter(each["client"] for each in self.caches()) if self._caches else self.taught
-        return {"labels": list(self.adapter.head.class_names), "columns": columns, "clients": dict(+taught)}
+        return {
+            "labels": list(self.adapter.head.class_names),
+            "columns": {name: values.tolist() for name, values in self.adapter.learnt().items()},
+            "clients": dict(+taught),
+        }
 
     def snapshot(self, reason: str = "requested") -> int:
         """Write a snapshot of the current state; returns its id, or that of the last one if it has this state."""
@@ -252,8 +264,12 @@ class Learner:
         shown = cached | set(self.adapter.corrections.ids.tolist())
         self.clients = {i: client for i, client in self.clients.items() if i in cached}
         self.thumbnails = {i: picture for i, picture in self.thumbnails.items() if i in shown}
-        notes = {"clients": self.clients, "thumbnails": self.thumbnails}
-        return notes | {"taught": self.taught, "next_id": self.next_id}
+        return {
+            "clients": self.clients,
+            "thumbnails": self.thumbnails,
+            "taught": self.taught,
+            "next_id": self.next_id,
+        }
 
     def _cached(self) -> set[int]:
         """Return the ids of all samples in the caches, with those that a correction has set apart."""
@@ -295,8 +311,6 @@ class Learner:
         for cache in self._caches:
             cache.eviction_rule = rule
         step = self.adapter.adapt(evidence, ids, np.array(about["learnt"]))
-        for cache in self._caches:
-            cache.eviction_rule = None
         self.next_id = about["first_id"] + about["samples"]
         self.taught[about["client"]] += about["samples"]
         rows = {row for change in step.changes.values() for row in change.admitted}
@@ -306,11 +320,8 @@ class Learner:
 
     def _samples(self, encoded: Encoded, learnt: HostArray, client: str) -> Event:
         """Return the event of samples, of which some (n,) are learnt from."""
-        fair = (
-            self.guard is not None
-            and (self.guard.rules.share or 1) < 1
-            and not set(self.clients.values()) <= {"", client}
-        )
+        rules = self.guard.rules
+        fair = (rules.share or 1) < 1 and not set(self.clients.values()) <= {"", client}
         about = {
             "kind": "samples",
             "time": time(),
@@ -319,7 +330,7 @@ class Learner:
             "samples": int(learnt.sum()),
             "learnt": learnt.tolist(),
             "thumbnails": _texts(encoded.thumbnails),
-            "age": self.guard.rules.age if fair and self.guard else None,  # clients share the slots of caches
+            "age": rules.age if fair else None,  # clients share the slots of caches
         }
         return Event(about, encoded.features)
 
@@ -339,12 +350,11 @@ class Learner:
         gates = [self._rejector, self._duplicates if self.setup.skip_duplicates else None]
         return [gate for gate in gates if gate is not None]
 
-    def _make_guard(self) -> Guard | None:
-        """Return the guard of the stream; None without rules, or if the method has no state that could be poisoned."""
+    def _make_guard(self) -> Guard:
+        """Return the guard of the stream, which has no rules if the method has no state that could be poisoned."""
         parts = [part for part in self.adapter.parts.values() if part is not self.adapter.corrections]
-        if self.setup.guard is None or not parts:
-            return None
-        guard = Guard(self.setup.guard, entries_only=all(isinstance(part, Cache) for part in parts))
+        rules = self.setup.guard if parts else None
+        guard = Guard(rules or GuardRules(share=None), entries_only=all(isinstance(part, Cache) for part in parts))
         now = time()
         for client, samples, when in self.file.taught_since(now - guard.rules.window_s):
             guard.learnt(client, samples, max(0.0, now - when))
@@ -356,36 +366,20 @@ def export_state(path: Path, snapshot: int | None = None) -> bytes:
 
     The service may be running.
     """
-    with _opened(path) as file, file.transaction("DEFERRED"):
-        adapter = _load(file).adapter if snapshot is None else file.load(snapshot)[0]
+    with closing(StreamFile(path, Limits())) as file, file.transaction("DEFERRED"):
+        adapter = Learner(file, Limits()).adapter if snapshot is None else file.load(snapshot)[0]
         return state_to_bytes(adapter)
 
 
 def import_state(path: Path, content: bytes) -> None:
     """Continue a stream from the content of a state file, as an upload does; its service must be stopped."""
-    with claim_folder(path.parent.parent), _opened(path) as file:
-        _load(file).continue_from(content)
-
-
-def _opened(path: Path) -> Any:
-    with noticing_damage():
-        return closing(StreamFile(path, Limits()))
-
-
-def _load(file: StreamFile) -> Learner:
-    with noticing_damage():
-        return Learner(file, Limits())
+    with claim_folder(path.parent.parent), closing(StreamFile(path, Limits())) as file:
+        Learner(file, Limits()).continue_from(content)
 
 
 def _ids(about: Mapping[str, Any]) -> HostArray:
     """Return the ids (n,) of the samples of an event; those that were not learnt from have the id of the next."""
-    ids: HostArray = about["first_id"] + np.cumsum(about["learnt"]) - about["learnt"]
-    return ids
-
-
-def _answer(found: Prediction, about: Mapping[str, Any]) -> dict[str, Any]:
-    answer = {"id": found.id, "time": about["time"], "client": about["client"], "changed": found.changed}
-    return answer | {"label": found.label, "score": found.score, "zero_shot": vars(found.zero_shot)}
+    return np.asarray(about["first_id"] + np.cumsum(about["learnt"]) - about["learnt"])
 
 
 def _texts(thumbnails: Sequence[bytes]) -> list[str]:

@@ -30,7 +30,6 @@ SUFFIX = ".sqlite"
 TEMPORARY = ".new-"  # how names of files begin that are being written
 FORMAT = 0x61636C6D  # the application id of the database: "aclm"
 VERSION = 1
-LOCK_WAIT_S = 5.0  # time to wait for another program that writes to the file
 MIN_ROOM_BYTES = 2**20  # room on the disk without which nothing is learnt, once it was full
 SCHEMA = f"""
 PRAGMA journal_mode = WAL;
@@ -88,12 +87,32 @@ class Event(NamedTuple):
     features: HostArray
 
 
+@contextmanager
+def noticing_damage() -> Iterator[None]:
+    """Turn whatever a damaged file leads to into an UnusableError, and problems of the moment into a StorageError."""
+    try:
+        yield
+    except (UnusableError, StorageError, NotFoundError):
+        raise
+    except (OSError, MemoryError, sqlite3.OperationalError) as error:
+        why = reason(error) if isinstance(error, OSError) else str(error) or "not enough memory"
+        raise StorageError(f"its file cannot be read at the moment ({why}); try again later.") from error
+    except Exception as error:
+        raise damaged(error) from error
+
+
+def damaged(what: object) -> UnusableError:
+    """Return the error for a damaged file."""
+    return UnusableError(f"its file is damaged ({str(what)[:200]}); restore a backup, or delete the stream.")
+
+
 class StreamFile:
     """The open file of a stream, used by one thread at a time; changes are made within a `transaction`.
 
     Args:
         path: the file.
         limits: limits on the history that is kept.
+        check: True to look for damage of the database in itself.
 
     Attributes:
         branch: the current branch.
@@ -101,7 +120,8 @@ class StreamFile:
         stale: True if a state that was read before may differ from the file, after an error or a new branch.
     """
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    @noticing_damage()
+    def __init__(self, path: Path, limits: Limits, check: bool = False) -> None:
         self.path = path
         self._limits = limits
         self.branch = self.last_event = 0
@@ -115,6 +135,8 @@ class StreamFile:
             raise UnusableError(
                 "its file is not that of a stream of this version of acclimate; restore a backup, or delete the stream."
             )
+        if check and (found := self._database.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            raise damaged(found)
 
     def about(self, key: str) -> dict[str, Any]:
         """Return what is stored under a key: "stream" or "summary"."""
@@ -133,12 +155,7 @@ class StreamFile:
         """Return the number of snapshots, and the size of the newest."""
         return dict(self._database.execute(COUNTS).fetchone())
 
-    def check(self) -> None:
-        """Raise UnusableError if the database is damaged in itself."""
-        (found,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
-        if found != "ok":
-            raise damaged(found)
-
+    @noticing_damage()
     def load(self, number: int | None = None, text: Any = None) -> tuple[Adapter, dict[str, Any]]:
         """Return the adapter and the notes of a snapshot, by default the newest; NotFoundError if it does not exist.
 
@@ -148,10 +165,9 @@ class StreamFile:
         row = self._database.execute(query, [number, number]).fetchone()
         if row is None:
             raise NotFoundError(f"there is no snapshot {number}; see the list of snapshots.")
-        with noticing_damage():
-            adapter, notes = build_adapter(*parse_snapshot(row["state"]), "its state", text=text)
-            if tuple(row)[:3] != (notes["snapshot"], notes["branch"], notes["event"]):
-                raise damaged("a snapshot has the number of another")
+        adapter, notes = build_adapter(*parse_snapshot(row["state"]), "its state", text=text)
+        if tuple(row)[:3] != (notes["snapshot"], notes["branch"], notes["event"]):
+            raise damaged("a snapshot has the number of another")
         return adapter, notes
 
     def replay(self, notes: Mapping[str, Any]) -> Iterator[Event]:
@@ -314,8 +330,7 @@ def remove_file(path: Path) -> None:
 
 def list_files(folder: Path) -> list[Path]:
     """Return the files of all streams; what was being written or removed when the service ended is removed."""
-    logs = [path for ending in ("-wal", "-shm") for path in folder.glob(f"*{SUFFIX}{ending}")]
-    for path in (*folder.glob(f"{TEMPORARY}*"), *logs):
+    for path in (*folder.glob(f"{TEMPORARY}*"), *folder.glob(f"*{SUFFIX}-wal"), *folder.glob(f"*{SUFFIX}-shm")):
         if path.name.startswith(TEMPORARY) or not path.with_name(path.name[:-4]).exists():
             path.unlink(missing_ok=True)
     return sorted(folder.glob(f"*{SUFFIX}"))
@@ -349,25 +364,6 @@ def claim_folder(folder: Path) -> Any:
     return file
 
 
-@contextmanager
-def noticing_damage() -> Iterator[None]:
-    """Turn whatever a damaged file leads to into an UnusableError, and problems of the moment into a StorageError."""
-    try:
-        yield
-    except (UnusableError, StorageError):
-        raise
-    except (OSError, MemoryError, sqlite3.OperationalError) as error:
-        why = reason(error) if isinstance(error, OSError) else str(error) or "not enough memory"
-        raise StorageError(f"its file cannot be read at the moment ({why}); try again later.") from error
-    except Exception as error:
-        raise damaged(error) from error
-
-
-def damaged(what: object) -> UnusableError:
-    """Return the error for a damaged file."""
-    return UnusableError(f"its file is damaged ({str(what)[:200]}); restore a backup, or delete the stream.")
-
-
 def summary_of(adapter: Adapter) -> dict[str, Any]:
     """Return the fields of a stream's description that its state decides."""
     return {
@@ -384,14 +380,14 @@ def summary_of(adapter: Adapter) -> dict[str, Any]:
 
 def _connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
     address = f"{path.absolute().as_uri()}?mode={mode}"
-    database = sqlite3.connect(address, LOCK_WAIT_S, isolation_level=None, check_same_thread=False, uri=True)
+    database = sqlite3.connect(address, isolation_level=None, check_same_thread=False, uri=True)
     database.row_factory = sqlite3.Row
     database.execute("PRAGMA synchronous = FULL")
     return database
 
 
+@noticing_damage()
 def _unpack(row: Any) -> Event:
     """Return the event in the first column of a row; UnusableError if it is not as it was written."""
-    with noticing_damage():
-        tensors, about = parse_snapshot(row[0])
-        return Event(about, tensors.get("features", np.empty(0)))
+    tensors, about = parse_snapshot(row[0])
+    return Event(about, tensors.get("features", np.empty(0)))

@@ -98,11 +98,6 @@ class Stream:
             self.broken = str(error)
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """The names of the classes, in order."""
-        return tuple(self._summary["labels"])
-
-    @property
     def learner(self) -> Learner:
         """The loaded state, for the work of a call."""
         assert self._learner is not None
@@ -162,8 +157,8 @@ class Stream:
         await self.load()
         encoded = self._encode(images, names, client)
         self._received += len(images)
-        threshold = self.setup.unsure if unsure is None else unsure
-        options = {"learn": adapt, "top_k": top_k, "unsure": threshold or 0.0, "client": client}
+        unsure = self.setup.unsure if unsure is None else unsure
+        options = {"learn": adapt, "top_k": top_k, "unsure": unsure or 0.0, "client": client}
         return await self.call(partial(self._classify, negatives, options), client, encoded)
 
     async def correct(
@@ -282,7 +277,7 @@ class Stream:
         """Do the work of a call, in a thread."""
         if self._gone:
             raise NotFoundError(f"the stream {self.name!r} does not exist any more.")
-        if loads and (self._learner is None or self._learner.file.stale):
+        if loads:
             self._load()
         try:
             return work(*arguments)
@@ -295,12 +290,13 @@ class Stream:
             self._refresh()
 
     def _load(self) -> None:
-        """Read the state from the file, which may be open; one that cannot be used is not tried again."""
+        """Read the state from the file, unless it is that of the file; a file that is broken is not tried again."""
+        if self._learner is not None and not self._learner.file.stale:
+            return
         if self.broken is None:
             try:
-                with noticing_damage():
-                    file = self._open()
-                    self._learner = Learner(file, self.limits, self._batcher.encoder, self._guard)
+                file = self._learner.file if self._learner else StreamFile(self._path, self.limits, check=True)
+                self._learner = Learner(file, self.limits, self._batcher.encoder, self._guard)
             except UnusableError as error:
                 self.broken = str(error)
         if self.broken is not None:
@@ -309,18 +305,10 @@ class Stream:
         self._guard = self.learner.guard
         self._received = self.learner.next_id
 
-    def _open(self) -> StreamFile:
-        if self._learner is not None:
-            return self._learner.file
-        file = StreamFile(self._path, self.limits)
-        file.check()
-        return file
-
     def _refresh(self) -> None:
         """Read the state again if it may differ from the file, and describe it."""
         if self._learner is not None:
-            if self._learner.file.stale:
-                self._load()
+            self._load()
             self._summary = summary_of(self.learner.adapter) | self.learner.file.counts()
 
     def _close(self) -> None:

@@ -113,23 +113,29 @@ class Streams:
         if setup.reject:
             await self.texts.negatives()  # encoded once per model, which may take longer than a request
         start = fitted or await self.texts.head(names, setup.templates, client)
-        stream = await self.pool.run(client, partial(self._create, name, setup, client, start))
-        await self._load(stream)
-        return stream
+        await self.pool.run(client, partial(self._create, name, setup, client, start))
+        return await self.get(name)
 
     async def create_default(self, name: str, client: str) -> Stream:
         """Create a stream with the `defaults`, for a client's first images; the audit log says so."""
         stream = await self.create(name, client=client, **(self.defaults or {}))
-        write = partial(self.audit.write, "create_stream", client, "done", stream=name, by="its first images")
-        await self.pool.run(client, write)
+        await self.pool.run(
+            client, partial(self.audit.write, "create_stream", client, "done", stream=name, by="its first images")
+        )
         return stream
 
     async def get(self, name: str) -> Stream:
-        """Find a stream by name, loaded; NotFoundError if there is none, UnusableError if its file cannot be used."""
+        """Find a stream by name, loaded; NotFoundError if there is none, UnusableError if its file cannot be used.
+
+        Others are unloaded if memory is short.
+        """
         stream = self._streams.get(name)
         if stream is None:
             raise NotFoundError(f"there is no stream {name[:80]!r}; create it first.")
-        await self._load(stream)
+        loaded = stream.loaded_bytes
+        await stream.load()
+        if not loaded:
+            await self._unload()
         return stream
 
     def describe(self) -> list[dict[str, Any]]:
@@ -147,7 +153,7 @@ class Streams:
         """Return the reason why images are not accepted, or what is learnt cannot be written; None if all is well."""
         if self.batcher.full:
             return "the queue is full; try again in a moment."
-        degraded = self._degraded()
+        degraded = [stream.degraded for stream in self._all() if stream.degraded]
         return f"degraded streams: {len(degraded)}; they answer, but {degraded[0]}" if degraded else None
 
     async def metrics_text(self) -> bytes:
@@ -157,7 +163,8 @@ class Streams:
             described = self.describe()
             entries: Counter[str] = sum((Counter(each.get("entries", {})) for each in described), Counter())
             corrections = sum(each.get("corrections", 0) for each in described)
-            return self.metrics.text(entries, corrections, len(self._degraded()))
+            degraded = sum(each.get("degraded") is not None for each in described)
+            return self.metrics.text(entries, corrections, degraded)
 
         return await self.pool.run("", text)
 
@@ -217,10 +224,7 @@ class Streams:
     def _all(self) -> list[Stream]:
         return list(self._streams.values())
 
-    def _degraded(self) -> list[str]:
-        return [stream.degraded for stream in self._all() if stream.degraded]
-
-    def _create(self, name: str, setup: StreamSetup, client: str, start: Head | Adapter) -> Stream:
+    def _create(self, name: str, setup: StreamSetup, client: str, start: Head | Adapter) -> None:
         """Write the file of a new stream; it gets its name if there is still room for it."""
         if isinstance(start, Head):
             adapter = create(setup.method, start, origin=name, **setup.settings)
@@ -235,17 +239,9 @@ class Streams:
                 remove_file(path)  # what is left of a stream of this name whose file somebody has removed
                 os.replace(written, path)
                 sync_folder(self._folder)
-                self._streams[name] = stream = self._open(path)
+                self._streams[name] = self._open(path)
         finally:
             remove_file(written)
-        return stream
-
-    async def _load(self, stream: Stream) -> None:
-        """Load a stream that is to be used; others are unloaded if memory is short."""
-        loaded = stream.loaded_bytes
-        await stream.load()
-        if not loaded:
-            await self._unload()
 
     async def _unload(self, idle_s: float = inf) -> None:
         """Unload streams that were not used for so many seconds, and the least recently used if memory is short."""
