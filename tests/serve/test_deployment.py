@@ -146,7 +146,7 @@ def test_the_image_is_built_from_files_that_are_there():
 
 
 def test_the_dashboard_shows_metrics_that_the_service_has():
-    exported = Metrics().text({"positive": 1}, 0).decode()
+    exported = Metrics().text({"positive": 1}, 0, 0).decode()
     samples = set(re.findall(r"^(acclimate_\w+)", exported, re.MULTILINE))
     about = dict(re.findall(r"^# TYPE (\w+) (\w+)", exported, re.MULTILINE))
     for name, kind in about.items():  # a histogram with labels has no samples before the first
