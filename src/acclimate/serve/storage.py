@@ -26,6 +26,7 @@ from acclimate.methods.persist import build_adapter
 from acclimate.serve.http_errors import NotFoundError, StorageError, UnusableError
 from acclimate.serve.limits import Limits
 
+QUERY_ERROR = 1  # code of SQLite for a query that does not fit the tables
 SUFFIX = ".sqlite"
 TEMPORARY = ".new-"  # how names of files begin that are being written
 FORMAT = 0x61636C6D  # the application id of the database: "aclm"
@@ -95,6 +96,8 @@ def noticing_damage() -> Iterator[None]:
     except (UnusableError, StorageError, NotFoundError):
         raise
     except (OSError, MemoryError, sqlite3.OperationalError) as error:
+        if getattr(error, "sqlite_errorcode", None) == QUERY_ERROR:  # known since Python 3.11
+            raise damaged(error) from error
         why = reason(error) if isinstance(error, OSError) else str(error) or "not enough memory"
         raise StorageError(f"its file cannot be read at the moment ({why}); try again later.") from error
     except Exception as error:
