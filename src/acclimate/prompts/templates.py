@@ -9,7 +9,7 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -275,6 +275,32 @@ def resolve(template: Any) -> Sequence[Template]:
         f"the template {template!r} has no {{}} for the class name; write one such as 'a photo of a {{}}.', "
         f"or name a set: {', '.join(template_sets())}."
     )
+
+
+def check_size(labels: Sequence[str], templates: Any, prompts: int, chars: int) -> None:
+    """Refuse templates that make more prompts with these labels, or longer ones, before any is made.
+
+    Examples:
+        >>> check_size(["cat", "dog"], ["a photo of a {}.", "a drawing of a {}."], prompts=3, chars=100)
+        Traceback (most recent call last):
+        acclimate.errors.InputError: 2 labels and these templates make more than 3 prompts; use fewer...
+    """
+    if isinstance(templates, Mapping):
+        texts: Iterable[Any] = chain.from_iterable(check_prompts(templates, "templates").values())
+        per_text = 1
+    else:
+        texts = chain.from_iterable(map(resolve, [templates] if isinstance(templates, str) else templates))
+        per_text = len(labels)
+    longest = max(map(len, labels))
+    for number, text in enumerate(texts, start=1):
+        if number * per_text > prompts:
+            made = f"{len(labels)} labels and these templates make more than {prompts} prompts"
+            raise InputError(f"{made}; use fewer templates or labels, or a larger limit.")
+        if len(text) + text.count("{") * longest > chars:
+            raise InputError(
+                f"the template {text[:20]!r}... makes prompts of more than {chars} characters; shorten it."
+            )
+    prompts_for(labels, templates)  # refuses what makes no prompt
 
 
 def _fill(template: Template, label: str) -> str:

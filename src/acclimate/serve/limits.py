@@ -1,15 +1,14 @@
 """Limits on what the service accepts, and how often it writes to disk."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from acclimate.errors import InputError
 from acclimate.methods.corrections import MAX_CORRECTIONS
-from acclimate.prompts import clean_labels, prompts_for
-from acclimate.prompts.templates import LEARNED_PREFIX, check_prompts, resolve
+from acclimate.prompts import clean_labels
+from acclimate.prompts.templates import LEARNED_PREFIX, check_size
 from acclimate.serve.schemas import LABEL_CHARS, MAX_IMAGES, MAX_LABELS, PROMPT_CHARS, RequestBody
 
 
@@ -98,25 +97,5 @@ class Limits(RequestBody):
         if len(longest) > LABEL_CHARS:
             raise InputError(f"the label {longest[:20]!r}... is longer than {LABEL_CHARS} characters; shorten it.")
         if not (isinstance(templates, str) and templates.startswith(LEARNED_PREFIX)):
-            self._check_prompts(names, len(longest), templates)
+            check_size(names, templates, self.prompts, PROMPT_CHARS)
         return names
-
-    def _check_prompts(self, names: Sequence[str], longest: int, templates: Any) -> None:
-        """Refuse templates that make too many or too long prompts, before any is made."""
-        if isinstance(templates, Mapping):
-            texts: Iterable[Any] = chain.from_iterable(check_prompts(templates, "templates").values())
-            per_text = 1
-        else:
-            texts = chain.from_iterable(map(resolve, [templates] if isinstance(templates, str) else templates))
-            per_text = len(names)
-        for number, text in enumerate(texts, start=1):
-            if number * per_text > self.prompts:
-                raise InputError(
-                    f"{len(names)} labels and these templates make more than {self.prompts} prompts; use fewer "
-                    "templates or labels, or start the service with a larger `prompts` in its [limits]."
-                )
-            if len(text) + text.count("{") * longest > PROMPT_CHARS:
-                raise InputError(
-                    f"the template {text[:20]!r}... makes prompts of more than {PROMPT_CHARS} characters; shorten it."
-                )
-        prompts_for(names, templates)  # refuses what makes no prompt
