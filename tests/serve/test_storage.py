@@ -32,7 +32,8 @@ class Clock:
         self._adapter = create("tda", head)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(storage, "time", lambda: self.now)
-            self.file = StreamFile(write_file(folder, {"client": ""}, self._adapter, limits), limits)
+            write_file(folder / "shop.sqlite", {"client": ""}, self._adapter, limits)
+            self.file = StreamFile(folder / "shop.sqlite", limits)
 
     def take(self, *waits):
         """Take a snapshot after each wait."""

@@ -344,7 +344,6 @@ class Learner:
         )
 
     def _gates(self, negatives: HostArray | None) -> list[Gate]:
-        """Return the gates that samples have to pass to be learnt from."""
         if negatives is not None and self._rejector is None:
             self._rejector = Rejector(self.adapter.head, negatives)
         gates = [self._rejector, self._duplicates if self.setup.skip_duplicates else None]

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from secrets import token_hex
 from time import time
 from typing import Any, NamedTuple
 
@@ -31,7 +30,6 @@ SUFFIX = ".sqlite"
 TEMPORARY = ".new-"  # how names of files begin that are being written
 FORMAT = 0x61636C6D  # the application id of the database: "aclm"
 VERSION = 1
-MIN_ROOM_BYTES = 2**20  # room on the disk without which nothing is learnt, once it was full
 SCHEMA = f"""
 PRAGMA journal_mode = WAL;
 PRAGMA application_id = {FORMAT};
@@ -199,8 +197,9 @@ class StreamFile:
             with suppress(sqlite3.Error):
                 self._database.execute("ROLLBACK")
             if isinstance(error, sqlite3.Error):
-                why = f"the stream's file cannot be written ({error}); free some disk space, or restore the file."
-                raise StorageError(why) from error
+                raise StorageError(
+                    f"the stream's file cannot be written ({error}); free some disk space, or restore the file."
+                ) from error
             raise
 
     def add(self, event: Event) -> None:
@@ -285,8 +284,8 @@ class StreamFile:
         return [*map(tuple, self._database.execute(query, [start]))]
 
     def probe(self) -> None:
-        """Raise StorageError if there is no room for another snapshot."""
-        for size in (max(MIN_ROOM_BYTES, self.counts()["state_bytes"]), 0):
+        """Raise StorageError if there is no room for another snapshot, or a megabyte."""
+        for size in (max(2**20, self.counts()["state_bytes"]), 0):
             with self.transaction():
                 self._insert("about", "probe", bytes(size))
 
@@ -306,22 +305,16 @@ class StreamFile:
         self._database.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
 
-def write_file(folder: Path, about: Mapping[str, Any], adapter: Adapter, limits: Limits) -> Path:
-    """Write the file of a new stream under a temporary name, to be renamed; StorageError if that fails."""
-    path = folder / f"{TEMPORARY}{token_hex(8)}{SUFFIX}"
+def write_file(path: Path, about: Mapping[str, Any], adapter: Adapter, limits: Limits) -> None:
+    """Write the file of a new stream; StorageError if that fails, which may leave a part of it."""
     try:
         with closing(_connect(path, "rwc")) as database:
             database.executescript(SCHEMA)
         with closing(StreamFile(path, limits)) as file, file.transaction():
             file.set_about("stream", about)
             file.add_snapshot(adapter, {}, "created", branches=True)
-    except BaseException as error:
-        with suppress(OSError):
-            remove_file(path)
-        if isinstance(error, (StorageError, sqlite3.Error)):
-            raise StorageError(f"the stream could not be written ({error}); free some disk space.") from error
-        raise
-    return path
+    except (StorageError, sqlite3.Error) as error:
+        raise StorageError(f"the stream could not be written ({error}); free some disk space.") from error
 
 
 def remove_file(path: Path) -> None:

@@ -171,11 +171,9 @@ class Stream:
         """
         await self.load()
         encoded = None if image is None else self._encode([image], (), client)
-
-        def work(found: Encoded | None = None) -> int:
-            return self.learner.correct(label, sample_id, client, found)
-
-        return await self.call(work, client, encoded, bounded=True)
+        return await self.call(
+            lambda *found: self.learner.correct(label, sample_id, client, *found), client, encoded, bounded=True
+        )
 
     async def change_labels(self, add: Sequence[str] = (), remove: Sequence[str] = (), client: str = "") -> None:
         """Remove labels with what was learnt about them, then add labels; either all of it happens or nothing."""
@@ -274,7 +272,6 @@ class Stream:
                 encoded.cancel()
 
     def _do(self, work: Callable[..., Result], arguments: Sequence[Any], loads: bool) -> Result:
-        """Do the work of a call, in a thread."""
         if self._gone:
             raise NotFoundError(f"the stream {self.name!r} does not exist any more.")
         if loads:

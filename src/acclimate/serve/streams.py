@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
+from secrets import token_hex
 from threading import Lock
 from time import monotonic
 from typing import Any
@@ -30,12 +31,11 @@ from acclimate.serve.logs import AuditLog, logger
 from acclimate.serve.prometheus import Metrics
 from acclimate.serve.queues import FairPool
 from acclimate.serve.schemas import NAME_PATTERN, NAME_RULE, StreamSetup
-from acclimate.serve.storage import SUFFIX, claim_folder, list_files, remove_file, write_file
+from acclimate.serve.storage import SUFFIX, TEMPORARY, claim_folder, list_files, remove_file, write_file
 from acclimate.serve.stream import Stream
 from acclimate.serve.texts import Texts
 
 NAME = re.compile(NAME_PATTERN)
-CALL_THREADS = 8  # calls that work at the same time; most of them wait for the disk
 
 
 class Streams:
@@ -65,7 +65,6 @@ class Streams:
         defaults: Mapping[str, Any] | None = None,
         prompts: LearnedPrompts | None = None,
     ) -> None:
-        folder = Path(folder)
         self._folder = folder / "streams"
         self._lock_file = claim_folder(folder)
         remove_leftovers(folder / "texts")
@@ -85,15 +84,16 @@ class Streams:
             on_unreadable=self.metrics.unreadable,
         )
         self.texts = Texts(encoder, self.limits, folder / "texts", prompts)
-        self.pool = FairPool("acclimate-call", CALL_THREADS, self.limits.queue)
+        self.pool = FairPool("acclimate-call", 8, self.limits.queue)  # most calls wait for the disk
         self.unsaved: dict[str, str] = {}
         self._closed = False
         self._placing = Lock()
         self._open = partial(
             Stream, limits=self.limits, batcher=self.batcher, texts=self.texts, pool=self.pool, metrics=self.metrics
         )
-        found = map(self._open, list_files(self._folder))
-        self._streams = {stream.name: stream for stream in found if NAME.fullmatch(stream.name)}
+        self._streams = {
+            stream.name: stream for stream in map(self._open, list_files(self._folder)) if NAME.fullmatch(stream.name)
+        }
 
     async def create(
         self, name: str, labels: Sequence[str], *, client: str = "", fitted: Adapter | None = None, **options: Any
@@ -182,8 +182,7 @@ class Streams:
         """Do periodic work for ever: checkpoints, snapshots by time, and unloading what nobody uses."""
         while True:
             await asyncio.sleep(self.limits.sync_s)
-            done = await asyncio.gather(*(stream.tick() for stream in self._all()), return_exceptions=True)
-            for error in done:
+            for error in await asyncio.gather(*(stream.tick() for stream in self._all()), return_exceptions=True):
                 if isinstance(error, Exception) and not isinstance(error, AcclimateError):
                     logger.error("periodic work failed", exc_info=error)
             await self._unload(self.limits.idle_s)
@@ -195,8 +194,9 @@ class Streams:
         self._closed = True
         self.texts.pool.stop()
         await asyncio.to_thread(self.batcher.close, self.limits.timeout_s)
-        closed = await asyncio.gather(*(stream.close() for stream in self._all()), return_exceptions=True)
-        for stream, error in zip(self._all(), closed, strict=True):
+        streams = self._all()
+        closed = await asyncio.gather(*(stream.close() for stream in streams), return_exceptions=True)
+        for stream, error in zip(streams, closed, strict=True):
             if why := stream.degraded or (error and repr(error)):
                 self.unsaved[stream.name] = str(why)
         await self.texts.pool.close()
@@ -232,8 +232,9 @@ class Streams:
             adapter = duplicate(start)
         about = {"model": self.batcher.encoder.fingerprint, "client": client, "setup": setup.model_dump()}
         path = self._folder / f"{name}{SUFFIX}"
-        written = write_file(self._folder, about, adapter, self.limits)
+        written = self._folder / f"{TEMPORARY}{token_hex(8)}{SUFFIX}"
         try:
+            write_file(written, about, adapter, self.limits)
             with self._placing:
                 self.check_room(name, client, written.stat().st_size)
                 remove_file(path)  # what is left of a stream of this name whose file somebody has removed
@@ -241,7 +242,8 @@ class Streams:
                 sync_folder(self._folder)
                 self._streams[name] = self._open(path)
         finally:
-            remove_file(written)
+            with suppress(OSError):
+                remove_file(written)
 
     async def _unload(self, idle_s: float = inf) -> None:
         """Unload streams that were not used for so many seconds, and the least recently used if memory is short."""
