@@ -161,10 +161,11 @@ class Streams:
 
         def text() -> bytes:
             described = self.describe()
-            entries: Counter[str] = sum((Counter(each.get("entries", {})) for each in described), Counter())
-            corrections = sum(each.get("corrections", 0) for each in described)
-            degraded = sum(each.get("degraded") is not None for each in described)
-            return self.metrics.text(entries, corrections, degraded)
+            return self.metrics.text(
+                entries=sum((Counter(each.get("entries", {})) for each in described), Counter[str]()),
+                corrections=sum(each.get("corrections", 0) for each in described),
+                degraded=sum(each.get("degraded") is not None for each in described),
+            )
 
         return await self.pool.run("", text)
 
