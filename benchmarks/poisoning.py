@@ -24,8 +24,8 @@ from acclimate import Head, list_methods, read_stream
 from acclimate.bench.plots import BLUE, GREEN, GREY, RED, check_picture, pyplot
 from acclimate.bench.results import markdown_table, points, write_csv, write_page
 from acclimate.cli.bench import as_patterns
-from acclimate.serve.guard import GuardRules
 from acclimate.serve.limits import Limits
+from acclimate.serve.schemas import GuardRules
 from acclimate.stream import FeatureStream
 from portal import running
 from table_encoder import TableEncoder, picture

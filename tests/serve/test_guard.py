@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from acclimate import FeatureStream, Head, list_methods, write_stream
+from acclimate.methods.guard import Guard
 from acclimate.methods.schedule import FairSlots, Queued
 from acclimate.serve import guard as module
-from acclimate.serve.guard import Guard
 from acclimate.serve.limits import Limits
 from acclimate.serve.schemas import GuardRules
 from portal import running
@@ -103,7 +103,7 @@ def test_sixty_loopback_addresses_are_one_client_of_the_service(serve, pictures)
 
 
 def test_a_client_alone_is_not_limited():
-    guard = Guard(GuardRules())
+    guard = Guard(share=0.5)
     for _ in range(1000):
         assert guard.allowed("a", 64, labels=2) == (64, "")
         guard.learnt("a", 64)
@@ -112,7 +112,7 @@ def test_a_client_alone_is_not_limited():
 
 def test_a_client_among_several_teaches_no_more_than_its_share():
     clock = Clock()
-    guard = Guard(GuardRules(share=0.5, window_s=10.0), clock=clock)
+    guard = Guard(share=0.5, window_s=10.0, clock=clock)
     guard.learnt("a", 20)
     assert guard.allowed("b", 64, labels=4) == (
         28,
@@ -127,7 +127,7 @@ def test_a_client_among_several_teaches_no_more_than_its_share():
 
 
 def test_a_share_below_that_of_equal_clients_does_not_end_all_learning():
-    guard = Guard(GuardRules(share=0.01))
+    guard = Guard(share=0.01)
     taught = Counter()
     for turn in range(300):
         client = "abc"[turn % 3]
@@ -144,7 +144,7 @@ def test_a_share_below_that_of_equal_clients_does_not_end_all_learning():
 )
 def test_whoever_has_taught_least_is_always_allowed_and_many_at_once_are_as_one_by_one(requests, share, labels):
     clock = Clock()
-    whole, single = (Guard(GuardRules(share=share), clock=clock) for _ in range(2))
+    whole, single = (Guard(share=share, clock=clock) for _ in range(2))
     taught = Counter()
     for client, samples in requests:
         allowed, reason = whole.allowed(client, samples, labels)
@@ -163,7 +163,7 @@ def test_whoever_has_taught_least_is_always_allowed_and_many_at_once_are_as_one_
 
 
 def test_clients_without_a_name_are_not_limited():
-    guard = Guard(GuardRules(share=0.1, burst=1))
+    guard = Guard(share=0.1, burst=1)
     for client in ("", "a", ""):
         guard.learnt(client, 100)
     assert guard.allowed("", 64, labels=2) == (64, "")
@@ -171,7 +171,7 @@ def test_clients_without_a_name_are_not_limited():
 
 
 def test_methods_with_entries_alone_refuse_nobody_for_its_share():
-    guard = Guard(GuardRules(share=0.1, burst=1000), entries_only=True)
+    guard = Guard(share=1.0, burst=1000)
     guard.learnt("a", 500)
     guard.learnt("b", 1)
     assert guard.allowed("a", 64, labels=2) == (64, "")
@@ -181,7 +181,7 @@ def test_methods_with_entries_alone_refuse_nobody_for_its_share():
 
 def test_a_client_does_not_come_in_a_burst():
     clock = Clock()
-    guard = Guard(GuardRules(burst=3, window_s=10.0), clock=clock)
+    guard = Guard(share=0.5, burst=3, window_s=10.0, clock=clock)
     for clock.now in (0.0, 1.0, 2.0):
         assert guard.allowed("a", 1, 2) == (1, "")
         guard.learnt("a", 1)
@@ -193,7 +193,7 @@ def test_a_client_does_not_come_in_a_burst():
 
 def test_the_memory_of_the_guard_is_bounded(monkeypatch):
     clock = Clock()
-    guard = Guard(GuardRules(window_s=10.0), clock=clock)
+    guard = Guard(share=0.5, window_s=10.0, clock=clock)
     for clock.now in np.arange(0, 40, 0.001).tolist():
         guard.learnt("a", 1)
     assert len(guard._counts) <= module.WINDOW_PARTS + 1

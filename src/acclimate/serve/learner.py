@@ -18,12 +18,12 @@ from acclimate.evidence import Evidence, Head
 from acclimate.methods import Adapter, Step, duplicate, state_from_bytes, state_to_bytes
 from acclimate.methods.cache import Cache
 from acclimate.methods.gates import Gate, NearDuplicates, Rejector
+from acclimate.methods.guard import Guard
 from acclimate.methods.persist import MAX_ORIGINS
 from acclimate.methods.schedule import FairSlots
 from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import Predictions, choose_samples, none_scores, refuse_none
 from acclimate.reading.batcher import Encoded
-from acclimate.serve.guard import Guard
 from acclimate.serve.http_errors import NotFoundError
 from acclimate.serve.limits import Limits
 from acclimate.serve.schemas import GuardRules, StreamSetup
@@ -74,7 +74,10 @@ class Learner:
         for about, features in reversed([*islice(file.samples(), self._duplicates.remembered)]):
             batch = features[np.array(about["learnt"])]
             self._duplicates(self.adapter.head.observe(batch), np.full(len(batch), True))
-        self.guard = guard or self._make_guard()
+        parts = [part for part in self.adapter.parts.values() if part is not self.adapter.corrections]
+        # A method without state cannot be poisoned.
+        self._rules = (self.setup.guard if parts else None) or GuardRules(share=None)
+        self.guard = guard or self._make_guard(entries_only=all(isinstance(part, Cache) for part in parts))
 
     @property
     def snapshot_due(self) -> str:
@@ -320,8 +323,7 @@ class Learner:
 
     def _samples(self, encoded: Encoded, learnt: HostArray, client: str) -> Event:
         """Return the event of samples, of which some (n,) are learnt from."""
-        rules = self.guard.rules
-        fair = (rules.share or 1) < 1 and not set(self.clients.values()) <= {"", client}
+        fair = (self._rules.share or 1) < 1 and not set(self.clients.values()) <= {"", client}
         about = {
             "kind": "samples",
             "time": time(),
@@ -330,7 +332,7 @@ class Learner:
             "samples": int(learnt.sum()),
             "learnt": learnt.tolist(),
             "thumbnails": _texts(encoded.thumbnails),
-            "age": rules.age if fair else None,  # clients share the slots of caches
+            "age": self._rules.age if fair else None,  # clients share the slots of caches
         }
         return Event(about, encoded.features)
 
@@ -349,13 +351,12 @@ class Learner:
         gates = [self._rejector, self._duplicates if self.setup.skip_duplicates else None]
         return [gate for gate in gates if gate is not None]
 
-    def _make_guard(self) -> Guard:
-        """Return the guard of the stream, which has no rules if the method has no state that could be poisoned."""
-        parts = [part for part in self.adapter.parts.values() if part is not self.adapter.corrections]
-        rules = self.setup.guard if parts else None
-        guard = Guard(rules or GuardRules(share=None), entries_only=all(isinstance(part, Cache) for part in parts))
+    def _make_guard(self, entries_only: bool) -> Guard:
+        """Return the guard of the stream; where only cache entries are kept, its share refuses nothing."""
+        rules = self._rules
+        guard = Guard(1.0 if entries_only else rules.share or 1.0, rules.burst, rules.window_s)
         now = time()
-        for client, samples, when in self.file.taught_since(now - guard.rules.window_s):
+        for client, samples, when in self.file.taught_since(now - rules.window_s):
             guard.learnt(client, samples, max(0.0, now - when))
         return guard
 

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from math import floor, inf
 from time import monotonic
 
-from acclimate.serve.schemas import GuardRules
-
 WINDOW_PARTS = 1000  # samples are counted per part of the window, which bounds the memory
 MAX_COUNTS = 10_000  # counts kept for all clients together
 
@@ -23,19 +21,31 @@ class Guard:
     """Limits on the number of samples that a stream learns from each client, with counts of the `refusals`.
 
     Args:
-        rules: the rules of the stream.
-        entries_only: True if the method keeps only cache entries, so that `share` refuses nothing.
+        share: largest share of the samples learnt within the window that may come from one of several clients.
+        burst: number of samples of one client that may be learnt within the window; None for any.
+        window_s: length of the window in seconds.
         clock: seconds, never going back.
+
+    Examples:
+        >>> guard = Guard(burst=3)
+        >>> guard.allowed("camera", samples=5, labels=10)
+        (3, '3 samples of this client were learnt within 60 s')
     """
 
-    def __init__(self, rules: GuardRules, entries_only: bool = False, clock: Callable[[], float] = monotonic) -> None:
-        self.rules = rules
+    def __init__(
+        self,
+        share: float = 1.0,
+        burst: int | None = None,
+        window_s: float = 60.0,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self.refusals = 0
-        self._share = 1.0 if entries_only else rules.share or 1.0
+        self._share = share
+        self._burst = burst
+        self._window_s = window_s
         self._clock = clock
-        self._counts: Counter[tuple[int, str]] = (
-            Counter()
-        )  # samples by part of the window and client, oldest part first
+        # Samples by part of the window and client, oldest part first
+        self._counts: Counter[tuple[int, str]] = Counter()
         self._taught: Counter[str] = Counter()  # samples within the window by client
 
     def allowed(self, client: str, samples: int, labels: int) -> tuple[int, str]:
@@ -53,14 +63,14 @@ class Guard:
         clients = len(self._taught.keys() | {client})
         share = max(self._share, 1 / clients)
         by_share = inf if share >= 1 else (share * total + labels - taught) / (1 - share) + 1e-9
-        by_burst = inf if self.rules.burst is None else self.rules.burst - taught
+        by_burst = inf if self._burst is None else self._burst - taught
         allowed = max(0, int(min(samples, by_share, by_burst)))
         self.refusals += samples - allowed
         if allowed == samples:
             return allowed, ""
-        window = f"within {self.rules.window_s:g} s"
+        window = f"within {self._window_s:g} s"
         if by_burst < by_share:
-            return allowed, f"{self.rules.burst} samples of this client were learnt {window}"
+            return allowed, f"{self._burst} samples of this client were learnt {window}"
         reason = f"{taught} of {total} samples {window} are from this client"
         return allowed, f"{reason}; the guard allows a share of {share:.3g} among {clients} clients"
 
@@ -73,11 +83,11 @@ class Guard:
         self._forget()
 
     def _part(self, ago: float) -> int:
-        return floor((self._clock() - ago) / self.rules.window_s * WINDOW_PARTS)
+        return floor((self._clock() - ago) / self._window_s * WINDOW_PARTS)
 
     def _forget(self) -> None:
         """Forget what is older than the window, and the oldest counts if there are too many."""
-        oldest = self._part(self.rules.window_s)
+        oldest = self._part(self._window_s)
         while self._counts and (next(iter(self._counts))[0] <= oldest or len(self._counts) > MAX_COUNTS):
             part, client = next(iter(self._counts))
             self._taught[client] -= self._counts.pop((part, client))
