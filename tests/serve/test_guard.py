@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from acclimate import FeatureStream, Head, list_methods, write_stream
+from acclimate.methods import guard as module
 from acclimate.methods.guard import Guard
 from acclimate.methods.schedule import FairSlots, Queued
-from acclimate.serve import guard as module
 from acclimate.serve.limits import Limits
 from acclimate.serve.schemas import GuardRules
 from portal import running

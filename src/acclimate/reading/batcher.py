@@ -88,7 +88,7 @@ class DecodeQueue:
         self.pixels = pixels
         self.cheap_pixels = pixels // (2 * workers)
         self._places = max(1, workers - 1)  # largest number of large images, or of images of one client
-        self._waiting: dict[tuple[str, bool], deque[_Image]] = {}  # by client; True for large images
+        self._waiting: dict[tuple[str, bool], deque[_Image]] = {}  # waiting images of each client; True for large ones
         self.decoding: dict[_Image, float] = {}  # images at the decoders, and when they were taken
         self._used: dict[str, float] = {}  # recent decoder time by client, in seconds
 
