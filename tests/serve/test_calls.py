@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
 
+import httpx
 import pytest
 
 from acclimate.serve.security import TokenFile
@@ -259,6 +260,23 @@ def test_labels_of_clients_that_have_gone_are_not_encoded(client, pictures, held
     assert len(answer.json()) == 2
     assert len(held.batches) <= 4  # of 17: the one that was running, and the last
     assert client.get("/v1/streams/new").status_code == 404
+
+
+def test_stopping_does_not_wait_for_labels(serve, pictures, held, pool):
+    with serve() as client:
+        held.texts.clear()
+        held.began.clear()
+        held.batches.clear()
+        body = task(pictures[0], [f"kind {i}" for i in range(500)])
+        with httpx.Client(base_url=client.base_url, timeout=60) as other:
+            waiting = pool.submit(other.post, "/classify", json=body)
+            assert held.began.wait(60)
+            client.server.should_exit = True
+            wait_until(lambda: client.streams.texts.pool._closed)
+            held.texts.set()
+            stopped = waiting.result()
+            assert (stopped.status_code, stopped.json()["error"]["code"]) == (429, "busy")
+    assert len(held.batches) == 1
 
 
 def test_a_thousand_streams_are_listed_from_memory(client, monkeypatch):

@@ -73,11 +73,6 @@ class Limits(RequestBody):
     )
     thumbnail: PositiveInt = Field(default=96, description="Longest side of a thumbnail, in pixels.")
 
-    @property
-    def commas(self) -> int:
-        """Commas in the JSON of a request: some for each item that it may have."""
-        return 1000 + 10 * (self.labels + self.prompts + self.images)
-
     def check_images(self, count: int, views: int) -> None:
         """Refuse a number of images, each with so many views, that no request may have."""
         most = min(self.images, self.queue // views)

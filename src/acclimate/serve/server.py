@@ -36,10 +36,19 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+class Server(uvicorn.Server):
+    """A server that encodes no more labels once it stops: requests that wait for them are refused, not awaited."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Finish the running requests."""
+        self.config.loaded_app.state.streams.texts.pool.stop()
+        await super().shutdown(sockets)
+
+
 def make_server(app: FastAPI) -> uvicorn.Server:
     """Make a server that has not started yet."""
     limits = app.state.streams.limits
-    return uvicorn.Server(
+    return Server(
         uvicorn.Config(
             app,
             access_log=False,

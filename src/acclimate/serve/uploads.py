@@ -53,10 +53,12 @@ async def read_json(model: type[AnyModel], request: Request, required: bool = Tr
     """
     content = await request.body()
     streams = request.app.state.streams
+    limits = streams.limits
+    commas = 1000 + 10 * (limits.labels + limits.prompts + limits.images)  # some for each item that it may have
 
     def parse() -> AnyModel:
-        if content.count(b",") > streams.limits.commas:
-            raise InputError(f"the JSON has more than {streams.limits.commas} commas; send less.")
+        if content.count(b",") > commas:
+            raise InputError(f"the JSON has more than {commas} commas; send less.")
         try:
             return model.model_validate(from_json(content) if content or required else {})
         except ValidationError as error:
