@@ -239,6 +239,9 @@ def test_running_requests_are_finished_at_the_end(tiny_onnx, tmp_path, pictures)
     head = "POST /v1/streams/shop/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
     head += f"Content-Length: {len(pictures[0])}\r\n\r\n"
     with running(tiny_onnx, tmp_path) as process, ExitStack() as lines:
+        kind = {"Content-Type": "image/png"}
+        url = f"{process.url}/v1/streams/shop/classify"
+        httpx.post(url, content=pictures[1], headers=kind, timeout=60).raise_for_status()
         for _ in range(20):
             lines.enter_context(socket.create_connection(process.address))
         line = lines.enter_context(socket.create_connection(process.address))
