@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-import select
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ import pytest
 
 from attacks import bodies, files
 from attacks.target import SECRET, Service, parallel
+from waiting import count_closed
 
 pytestmark = pytest.mark.held_by("service")
 
@@ -132,20 +132,6 @@ def open_connections(service, count, said):
             opened.append(connection)
             connection.sendall(said)
     return opened
-
-
-def count_closed(opened, seconds):
-    """Return the number of connections that the other side closes within this time; nothing is read from them."""
-    poll = select.poll()
-    latest = time.monotonic() + seconds
-    waiting = {connection.fileno() for connection in opened}
-    for number in waiting:
-        poll.register(number, select.POLLRDHUP)
-    while waiting and time.monotonic() < latest:
-        for number, _ in poll.poll(100):
-            poll.unregister(number)
-            waiting.remove(number)
-    return len(opened) - len(waiting)
 
 
 @pytest.mark.held_by("sandbox")

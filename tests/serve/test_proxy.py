@@ -1,7 +1,6 @@
 """The shipped proxy in front of real services: what it refuses, what it holds, and which service has which stream."""
 
 import io
-import select
 import socket
 import sys
 import time
@@ -16,6 +15,7 @@ import pytest
 from drawn_images import draw
 from proxy import NGINX, free_port, nginx
 from service_process import service
+from waiting import count_closed
 
 pytestmark = [
     pytest.mark.skipif(NGINX is None, reason="there is no nginx here"),
@@ -156,20 +156,6 @@ def flood(address, said, count=600):
             connection.sendall(said)
             connections.append(connection)
         yield connections
-
-
-def count_closed(connections, seconds=60.0):
-    """Return the number of connections that the other side closes within this time; nothing is read from them."""
-    poll = select.poll()
-    latest = time.monotonic() + seconds
-    waiting = {connection.fileno() for connection in connections}
-    for number in waiting:
-        poll.register(number, select.POLLRDHUP)
-    while waiting and time.monotonic() < latest:
-        for number, _ in poll.poll(100):
-            poll.unregister(number)
-            waiting.remove(number)
-    return len(connections) - len(waiting)
 
 
 @pytest.mark.slow

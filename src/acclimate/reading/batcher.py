@@ -135,8 +135,7 @@ class Batcher:
 
     A batch starts when it is full, when its first image has waited for `wait_s`, or when no other image is being
     prepared: an image never waits for others that cannot come. Each view of an image counts as an image, in the queue
-    and in a batch; the images of a batch have the same number of views. Where the encoder is slow, batches are small:
-    an image never waits long for one that runs. It is decoded meanwhile, however many of another client are ready.
+    and in a batch. Where the encoder is slow, batches are small: an image never waits long for one that runs.
 
     Clients have equal shares of the decoders' time (`DecodeQueue`); few images are decoded ahead of the batches.
 

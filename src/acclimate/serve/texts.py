@@ -50,7 +50,7 @@ class Texts:
             if self._prompts is None or self._prompts.name != templates:
                 raise InputError(
                     "the stream has learned prompts, which this service was not started with; start it with "
-                    "--prompts learned:FILE to add labels."
+                    '`templates = "learned:FILE"` in [streams] of its settings to add labels.'
                 )
             templates = self._prompts
         return await self._finish(client, head_steps(self._encoder, labels, templates, self._cache))
