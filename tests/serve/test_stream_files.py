@@ -184,7 +184,7 @@ def test_a_backup_while_the_service_works_is_a_stream(tiny_onnx, images, tmp_pat
 def small_disk(folder):
     """Return a command that runs another one with a small disk mounted on a folder; skips where that is not allowed."""
     folder.mkdir(exist_ok=True)
-    script = 'mount -t tmpfs -o size=3m tmpfs "$0" && exec "$@"'
+    script = 'mount -t tmpfs -o size=16m tmpfs "$0" && exec "$@"'
     prefix = ["unshare", "-rm", "sh", "-c", script, str(folder)]
     if shutil.which("unshare") is None or subprocess.run([*prefix, "true"], capture_output=True).returncode:
         pytest.skip("nothing can be mounted here")

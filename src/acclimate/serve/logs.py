@@ -68,12 +68,8 @@ class JsonLines(logging.Formatter):
         fields = getattr(record, "fields", {})
         if record.exc_info:
             line["traceback"] = cut(self.formatException(record.exc_info), TRACEBACK_CHARS)
-        whole = json.dumps(line | fields, default=str)
-        if len(whole) <= self._most:  # most lines are short
-            return whole
-        texts = {name: json.dumps(value, default=str) for name, value in fields.items()}
         short = {
-            name: value if len(texts[name]) <= self._most else cut(texts[name], self._most)
+            name: value if len(text := json.dumps(value, default=str)) <= self._most else cut(text, self._most)
             for name, value in fields.items()
         }
         return json.dumps(line | short, default=str)
@@ -144,8 +140,9 @@ def log_to_stderr() -> Iterator[None]:
 
 def _uncaught(error: Any) -> None:
     """Log an error that Python would print: one that ended a thread, or was raised while an object was removed."""
-    found = (error.exc_type, error.exc_value, error.exc_traceback)
-    logging.getLogger("acclimate").error("uncaught error", exc_info=found)
+    logging.getLogger("acclimate").error(
+        "uncaught error", exc_info=(error.exc_type, error.exc_value, error.exc_traceback)
+    )
 
 
 class AuditLog:
@@ -254,9 +251,7 @@ def _log_request(scope: Scope, method: str, status: int, seconds: float) -> None
     token = caller.name if caller is not None and caller.token else None
     details = {"code": state["error"], "token": token, **_subject(scope)}
     fields |= {name: value for name, value in details.items() if value is not None}
-    sampled = None
-    if caller is None or 400 <= status < 500:
-        sampled = f"requests of {token}"
+    sampled = f"requests of {token}" if caller is None or 400 <= status < 500 else None
     logger.info("request", extra={"fields": {**fields, "duration_s": round(seconds, 6)}, "sampled": sampled})
 
 
@@ -268,8 +263,9 @@ async def _audit_request(audit: AuditLog, scope: Scope, status: int) -> None:
     state = scope["state"]
     caller = state["caller"]
     route: Any = scope.get("route")
+    manages = caller is not None and any(action == "manage" for _, action in caller.grants)
     changes = scope["method"] in getattr(route, "methods", ()) and scope["method"] not in SAFE_METHODS
-    if caller is None or not changes or route.path.endswith("/classify") or status == 403 or not caller.manages:
+    if not changes or route.path.endswith("/classify") or status == 403 or not manages:
         return
     outcome = "done" if status < 400 else state["error"]
     fields = {**_subject(scope), **state["details"], "status": status, "request_id": state["request_id"]}

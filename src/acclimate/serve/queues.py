@@ -2,9 +2,11 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from acclimate.errors import BusyError
 
@@ -52,7 +54,7 @@ class FairPool:
         self._threads = ThreadPoolExecutor(threads, name)
         self._share = max(1, threads // 2)
         self._jobs = jobs
-        self._turns: dict[str, asyncio.Semaphore] = {}  # clients with jobs
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # clients at the threads
         self._unfinished: Counter[str] = Counter()  # jobs that wait or run, by client
         self._closed = False
 
@@ -62,29 +64,57 @@ class FairPool:
         If the caller is cancelled, work that has not begun is never done, and work that has begun ends on its own.
         In any case `ended` is called once, when nothing of it happens any more.
         """
+        self._admit(client, ended)
+        return await self._take_turn(client, work, partial(self._forget, client, ended))
+
+    async def run_steps(self, client: str, steps: Generator[Any, None, Result]) -> Result:
+        """Return the result of a generator, each of whose steps is a turn of this client.
+
+        It keeps its place among the client's jobs from the first step to the last.
+        """
+        found: list[Result] = []
+
+        def step() -> None:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found.append(end.value)
+
+        self._admit(client)
+        try:
+            while not found:
+                await self._take_turn(client, step, lambda: None)
+        finally:
+            self._forget(client)
+        return found[0]
+
+    def _admit(self, client: str, refused: Callable[[], None] = lambda: None) -> None:
+        """Count another job of a client; BusyError if too much is waiting."""
         mine = self._unfinished[client] + 1
         room = leaves_enough(mine, self._unfinished.total() + 1, TOTAL_JOBS_FACTOR * self._jobs, 1)
         if self._closed or mine > self._jobs or not room:
-            ended()
+            refused()
             raise self._busy()
         self._unfinished[client] = mine
+
+    def _forget(self, client: str, ended: Callable[[], None] = lambda: None) -> None:
+        """Count one job of a client less."""
+        self._unfinished -= Counter([client])  # drops clients without any
+        ended()
+
+    async def _take_turn(self, client: str, work: Callable[[], Result], ended: Callable[[], None]) -> Result:
+        """Return the result of work that is done in a thread, when the client's earlier jobs leave one to it."""
         turn = self._turns.setdefault(client, asyncio.Semaphore(self._share))
         loop = asyncio.get_running_loop()
 
-        def forget() -> None:
-            self._unfinished -= Counter([client])  # drops clients without any
-            if client not in self._unfinished:
-                self._turns.pop(client, None)
-            ended()
-
         def end() -> None:
             turn.release()
-            forget()
+            ended()
 
         try:
             await turn.acquire()
         except asyncio.CancelledError:
-            forget()
+            ended()
             raise
         if self._closed:
             end()

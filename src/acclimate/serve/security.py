@@ -49,11 +49,6 @@ class Caller:
         """Return True if an action on a stream is allowed."""
         return any(granted in (action, "manage") and fnmatchcase(stream, pattern) for pattern, granted in self.grants)
 
-    @property
-    def manages(self) -> bool:
-        """True if there is any stream that it may manage."""
-        return any(granted == "manage" for _, granted in self.grants)
-
 
 LOCAL = Caller("127.0.0.1")  # everybody, if a service has no tokens: it can only be reached from its own machine
 Tokens = Mapping[bytes, Caller]  # keys are SHA-256 digests; the tokens themselves are not kept

@@ -2,19 +2,18 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError
 from acclimate.evidence import Head
 from acclimate.prompts import LearnedPrompts
-from acclimate.prompts.head import Steps, TextEncoder, head_steps, negative_steps
+from acclimate.prompts.head import TextEncoder, head_steps, negative_steps
 from acclimate.prompts.templates import LEARNED_PREFIX
 from acclimate.serve.limits import Limits
 from acclimate.serve.queues import FairPool
 
 MAX_RECENT_HEADS = 32  # heads of single requests' labels that are kept in memory
-Result = TypeVar("Result")
 
 
 class Texts:
@@ -53,7 +52,7 @@ class Texts:
                     '`templates = "learned:FILE"` in [streams] of its settings to add labels.'
                 )
             templates = self._prompts
-        return await self._finish(client, head_steps(self._encoder, labels, templates, self._cache))
+        return await self.pool.run_steps(client, head_steps(self._encoder, labels, templates, self._cache))
 
     async def negatives(self) -> HostArray:
         """Return the vectors (M, d) of nouns that stand for all else; they are encoded once.
@@ -61,7 +60,7 @@ class Texts:
         That may take longer than a request, and goes on when one is cancelled.
         """
         if self._negatives is None or (self._negatives.done() and self._negatives.exception()):
-            self._negatives = asyncio.create_task(self._finish("", negative_steps(self._encoder, self._cache)))
+            self._negatives = asyncio.create_task(self.pool.run_steps("", negative_steps(self._encoder, self._cache)))
         return await asyncio.shield(self._negatives)
 
     async def head_for_request(self, labels: tuple[str, ...], template: str, client: str = "") -> Head:
@@ -69,22 +68,8 @@ class Texts:
         key = (labels, template)
         head = self._recent.pop(key, None)
         if head is None:
-            head = await self._finish(client, head_steps(self._encoder, labels, template, False))
+            head = await self.pool.run_steps(client, head_steps(self._encoder, labels, template, False))
         self._recent[key] = head
         if len(self._recent) > MAX_RECENT_HEADS:
             del self._recent[next(iter(self._recent))]
         return head
-
-    async def _finish(self, client: str, steps: Steps[Result]) -> Result:
-        """Return the result of all steps, each of them a turn of this client."""
-        found: list[Result] = []
-
-        def step() -> None:
-            try:
-                next(steps)
-            except StopIteration as end:
-                found.append(end.value)
-
-        while not found:
-            await self.pool.run(client, step)
-        return found[0]
