@@ -354,6 +354,7 @@ def why_not(law: Callable[[Trial], None], method: type[Adapter], text: bool = Fa
     `text` is True if the trial has an encoder for methods that need its text tower.
     """
     pickled = getattr(sys.modules.get(method.__module__), method.__name__, None) is method
+    cutting = (answers_do_not_depend_on_batches, ties_are_stable, corrections_do_not_depend_on_batches)
     merging = (shards_merge_to_the_stream, forks_merge_to_the_stream, corrections_unite)
     exceptions: list[tuple[bool, bool, str]] = [
         (law is union_merge_is_exact, method.merges != "union", f"its merge rule is {method.merges}"),
@@ -364,6 +365,7 @@ def why_not(law: Callable[[Trial], None], method: type[Adapter], text: bool = Fa
             method.self_taught,
             "it learns from its own answers, which are those of a shard",
         ),
+        (law in cutting, method.answers_batches, "it learns from a batch before it answers it"),
         (law is answers_stand_alone, method.kind == "online", "it learns from the stream"),
         (law is learning_changes_answers, method.kind != "online", "it does not learn from the stream"),
         (law is pickled_adapter_continues_exactly, not pickled, "pickle finds only classes at the top of a module"),

@@ -8,7 +8,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, log_softmax, move, namespace, to_host
-from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods import CLASSES, DIM, Adapter, MergeRule, Step, Sums, Tensors, observed, register
 from acclimate.methods.two_views import (
@@ -110,8 +109,6 @@ class Accord(Adapter):
 
     def setup(self) -> None:
         """Declare the sums behind the classifier, what is counted without labels, and the last sample."""
-        if self.rounds < 0:
-            raise InputError(f"rounds must be at least 0, got {self.rounds}.")
         self.sums = self.declare("sums", self._new_sums())
         beliefs = len((EVEN, SEEN))
         self.counted = self.declare(
@@ -336,7 +333,7 @@ class Accord(Adapter):
         Streams of fewer than 16 samples are not learnt anew.
         """
         if features.shape[0] < 16 or len(self.head) < 2 or not self.rounds:
-            yield from super().refined(features)
+            yield from self.last_answers(features)
             return
         rounds: list[Parameters] = []
         for _ in range(self.rounds):

@@ -15,7 +15,16 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args,
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, as_floats, check_integers, is_array_api_obj, move, namespace
+from acclimate.arrays import (
+    Array,
+    HostArray,
+    as_floats,
+    check_integers,
+    is_array_api_obj,
+    move,
+    namespace,
+    softmax_and_entropy,
+)
 from acclimate.errors import InputError, is_text, nearest
 from acclimate.evidence import Evidence, Head
 from acclimate.methods.corrections import Corrections
@@ -31,7 +40,7 @@ NEEDS = {
     "text": "the text tower of a model, which stored features do not have",
     "labels": "to be fitted to labelled samples first: `acclimate fit`, or `fit(features, labels)`",
 }
-MethodKind = Literal["online", "episodic", "few-shot"]
+MethodKind = Literal["online", "collection", "episodic", "few-shot"]
 ViewsKind = Literal["augmix", "crop", "large-crop", "diffusion"]
 AnyState = TypeVar("AnyState", bound=State)
 
@@ -79,10 +88,12 @@ class Adapter(ABC):
     Attributes:
         name: the name of the method, for `create` and the command line.
         summary: one line on what it does.
-        kind: "online" (learns from every sample), "episodic" (answers every sample by itself) or "few-shot" (is fitted
-            to labelled samples).
+        kind: "online" (learns from every sample), "collection" (answers a set of samples with `refine`, and single ones
+            zero-shot), "episodic" (answers every sample by itself) or "few-shot" (is fitted to labelled samples).
         merges: how states merge: "union", "sum", or None if they cannot.
         self_taught: True if it learns from its own answers, so that what it learns depends on the order of samples.
+        answers_batches: True if it learns from the samples of a batch before it answers them, so that answers depend
+            on batches. Such a method has a setting `batch`, the largest batch; with 1 they do not.
         needs: things that it needs in addition to features: "views", "text" (a text tower), "labels".
         views_kind: the views that its authors use: "augmix", "crop", "large-crop" or "diffusion".
         seen: number of samples learnt from, by origin.
@@ -113,6 +124,7 @@ class Adapter(ABC):
     kind: ClassVar[MethodKind] = "online"
     merges: ClassVar[MergeRule | None] = None
     self_taught: ClassVar[bool] = False
+    answers_batches: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()
     views_kind: ClassVar[ViewsKind] = "augmix"
 
@@ -129,6 +141,8 @@ class Adapter(ABC):
         require(type(self), views=True, text=self.text is not None, labels=True)
         for name, value in check_settings(type(self), self.settings).items():
             setattr(self, name, value)
+        if getattr(self, "rounds", 0) < 0:
+            raise InputError(f"rounds must be at least 0, got {self.settings['rounds']}.")
         self.seen: dict[str, int] = {}
         self.frozen = False
         self.parts: dict[str, State] = {}
@@ -161,10 +175,14 @@ class Adapter(ABC):
         """Return the position of the stream, after `seen` samples, where the state settles next; 0 for nowhere.
 
         Batches are cut at these positions, so `respond` never sees samples before and after one at once. By default, a
-        method that has a setting `refresh` settles every so many samples, and others nowhere.
+        method that has a setting `refresh` or `batch` settles every so many samples, and others nowhere.
         """
-        refresh: int = getattr(self, "refresh", 0)
-        return (seen // refresh + 1) * refresh if refresh else 0
+        every: int = getattr(self, "batch" if self.answers_batches else "refresh", 0)
+        return (seen // every + 1) * every if every else 0
+
+    def learn_labels(self, evidence: Evidence, labels: Array) -> None:
+        """Learn samples with soft labels (B, K) instead of the method's own; for methods with a setting `rounds`."""
+        raise NotImplementedError
 
     def advice(self) -> str:
         """Return one line that a user should know of the stream; "" if there is nothing to say."""
@@ -259,13 +277,33 @@ class Adapter(ABC):
         """Answer a whole stream once more from everything learnt from it; the adapter does not change.
 
         Takes features (n, d) or (n, V, d), read in slices: a memory map will do. Yields logits (b, K) of b samples at
-        a time where the head lives. Unless a method knows better, they are the answers of the frozen adapter.
+        a time where the head lives. Unless a method knows better, they are the answers of the frozen adapter. A method
+        that has a setting `rounds` first learns the stream anew so many times, each time from nothing but the features
+        and the answers of the adapter before.
         """
+        final = self
+        for _ in range(getattr(self, "rounds", 0)):
+            final = final._taught_anew(features)
+        yield from final.last_answers(features)
+
+    def last_answers(self, features: Array) -> Iterator[Array]:
+        """Yield the logits of the adapter, settled and frozen, block by block."""
         final = deepcopy(self)
         final.settle()
         for start, evidence in observed(self.head, features):
             logits = final.respond(evidence, np.arange(start, start + len(evidence)), False).logits
             yield self.corrections.vote(logits, evidence)
+
+    def _taught_anew(self, features: Array) -> "Adapter":
+        """Return an adapter that has learnt nothing but these features, with the answers of this one as labels."""
+        taught = deepcopy(self)
+        for name, part in taught.parts.items():
+            if name != "corrections":
+                part.clear()
+        taught.derive()
+        for (_, evidence), logits in zip(observed(self.head, features), self.last_answers(features), strict=True):
+            taught.learn_labels(evidence, softmax_and_entropy(logits)[0])
+        return taught
 
     def settle(self) -> None:
         """Let everything that was learnt count from now on."""
