@@ -9,6 +9,7 @@ from acclimate.bench.prequential import Variant, compare
 from acclimate.bench.results import (
     Score,
     hardware,
+    latex_table,
     peak_memory_mb,
     read_results,
     reset_peak_memory,
@@ -137,3 +138,17 @@ def test_a_gpu_is_named_and_measured():
     reset_peak_memory("cuda")
     torch.ones(25_000_000, device="cuda")
     assert peak_memory_mb("cuda") > 100
+
+
+def test_a_latex_table_has_no_sign_that_latex_would_read():
+    rows = [["a_b & c%", r"50 \$ {#}"], ["x ~ y^2 <z>", "1.00 ± 0.50 <sup>a, b</sup>"], ["plain", "\N{EN DASH}"]]
+    lines = latex_table(["name", "µs | 5 %"], rows).splitlines()
+    assert lines[0] == r"\begin{tabular}{lr}"
+    assert lines[2:5:2] == [r"name & $\mu$s \textbar{} 5 \% \\", r"a\_b \& c\% & 50 \textbackslash{}\$ \{\#\} \\"]
+    assert (
+        lines[5] == r"x \textasciitilde{} y\textasciicircum{}2 \textless{}z\textgreater{} & 1.00 $\pm$ 0.50$^{a, b}$ \\"
+    )
+    assert lines[6] == r"plain & -- \\"
+    assert [line for line in lines if "&" not in line] == [
+        *(r"\begin{tabular}{lr}", r"\toprule", r"\midrule", r"\bottomrule", r"\end{tabular}"),
+    ]

@@ -18,7 +18,16 @@ from acclimate.bench.datasets import DATASETS, Dataset
 from acclimate.bench.plots import FIGURES, shown
 from acclimate.bench.prequential import Variant
 from acclimate.bench.recipes import AVERAGE, RECIPES, Recipe, row_of
-from acclimate.bench.results import ABSENT, OF_FILE, Score, markdown_list, markdown_table, write_page
+from acclimate.bench.results import (
+    ABSENT,
+    OF_FILE,
+    Score,
+    latex_table,
+    latex_text,
+    markdown_list,
+    markdown_table,
+    write_page,
+)
 from acclimate.methods import list_methods
 
 ABLATION_MODEL = "RN50"  # the model of the paper's ablations and times
@@ -34,10 +43,6 @@ computed beforehand. The table below says with which prompts, and on how many of
 change the accuracies, so compare the gains over zero-shot with the same prompts, in the second table of each suite. The
 paper's rows that cannot be measured from features are shown with its figures alone."""
 ON_DATASETS = "Each row has the prompts and views that it has in the paper, unless its cells say otherwise."
-TEX = {
-    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", ABSENT: "--"},
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-}
 
 
 @dataclass(frozen=True)
@@ -521,17 +526,12 @@ def latex(tables: Sequence[Table]) -> str:
     for table in tables:
         parts += [
             r"\begin{table}",
-            rf"\caption{{{_tex(table.title)}. {_tex(table.context)}}}",
-            rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
-            r"\toprule",
-            " & ".join(_tex(heading) for heading in (table.corner, *table.columns)) + r" \\",
-            r"\midrule",
+            rf"\caption{{{latex_text(f'{table.title}. {table.context}')}}}",
+            latex_table((table.corner, *table.columns), _texts(table, known)),
+            *(rf"\par {latex_text(note)}" for note in table.notes),
+            *(r"\end{table}", ""),
         ]
-        for name, cells in table.rows:
-            texts = (_tex(cell_text(cell)) + letters_of(cell, known, "$^{%s}$") for cell in cells)
-            parts.append(" & ".join((_tex(name), *texts)) + r" \\")
-        parts += [r"\bottomrule", r"\end{tabular}", *map(_tex, table.notes), r"\end{table}", ""]
-    return "\n".join([*parts, r"\noindent " + _tex(" ".join(notes(tables))), ""])
+    return "\n".join([*parts, *(rf"\noindent {latex_text(note)}\\" for note in notes(tables)), ""])
 
 
 FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {"markdown": markdown, "latex": latex}
@@ -573,15 +573,18 @@ def write_report(
 
 
 def _section(table: Table, known: Mapping[str, str], known_context: str = "") -> list[str]:
-    rows = [
-        (name, *(cell_text(cell) + letters_of(cell, known, " <sup>%s</sup>") for cell in cells))
-        for name, cells in table.rows
-    ]
     return [
         f"### {table.title}",
         *([] if table.context == known_context else [table.context]),
-        markdown_table((table.corner, *table.columns), rows),
+        markdown_table((table.corner, *table.columns), _texts(table, known)),
         *markdown_list(table.notes),
+    ]
+
+
+def _texts(table: Table, known: Mapping[str, str]) -> list[tuple[str, ...]]:
+    return [
+        (name, *(cell_text(cell) + letters_of(cell, known, " <sup>%s</sup>") for cell in cells))
+        for name, cells in table.rows
     ]
 
 
@@ -605,7 +608,3 @@ def _datasets(group: ResultGroup) -> str:
 def letters_of(cell: Cell, known: Mapping[str, str], form: str) -> str:
     """Return the letters of a cell's reasons in a form such as " (%s)"; "" if it has none."""
     return form % ", ".join(sorted(known[reason] for reason in cell.why)) if cell.why else ""
-
-
-def _tex(text: str) -> str:
-    return "".join(TEX.get(sign, sign) for sign in text)

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +32,11 @@ from acclimate.stream import FeatureStream
 ABSENT = "\N{EN DASH}"  # a cell without a figure
 DIGITS = 6  # further digits depend on the machine's arithmetic, not on the method
 OF_FILE = "those of the feature file"  # the prompts are known to the author of the file alone
+TEX = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "µ": r"$\mu$", ABSENT: "--"},
+}
 
 
 @dataclass(frozen=True)
@@ -239,6 +245,39 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str
     """Return rows of text as a Markdown table."""
     lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def latex_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    r"""Return rows of text as a LaTeX table, which needs the booktabs package.
+
+    Examples:
+        >>> print(latex_table(["method", "accuracy, %"], [["free_tta", "61.30 <sup>a</sup>"]]))
+        \begin{tabular}{lr}
+        \toprule
+        method & accuracy, \% \\
+        \midrule
+        free\_tta & 61.30$^{a}$ \\
+        \bottomrule
+        \end{tabular}
+    """
+    header, *lines = (" & ".join(map(latex_text, line)) + r" \\" for line in (columns, *rows))
+    return "\n".join(
+        [
+            rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
+            *(r"\toprule", header, r"\midrule", *lines),
+            *(r"\bottomrule", r"\end{tabular}"),
+        ]
+    )
+
+
+def latex_text(text: str) -> str:
+    """Return text with the signs escaped that mean something to LaTeX; letters in `<sup>` become superscripts."""
+    return re.sub(
+        r" ?<sup>([a-z, ]+)</sup>|.",
+        lambda found: f"$^{{{found[1]}}}$" if found[1] else TEX.get(found[0], found[0]),
+        text,
+        flags=re.DOTALL,
+    )
 
 
 def markdown_list(lines: Sequence[str]) -> list[str]:
