@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from acclimate.bench.results import summarise
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.evidence import Head
-from acclimate.methods import create, refine
+from acclimate.methods import Adapter, Step, create, observed, refine, register
 
 TDA = Variant("tda")
 
@@ -143,3 +143,35 @@ def test_the_second_pass_of_views_and_of_unlabelled_streams(views):
 def test_there_are_one_or_two_passes(stream):
     with pytest.raises(InputError, match="one or two passes, not 3"):
         compare(stream, [TDA], passes=3)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Levelled(Adapter):
+    """Zero-shot logits less the mean logits of the set."""
+
+    name = "levelled"
+    summary = "zero-shot logits less their mean over the set"
+    kind = "collection"
+
+    def respond(self, evidence, ids, learn):
+        return Step(evidence.logits)
+
+    def refined(self, features):
+        mean = np.concatenate([each.logits for _, each in observed(self.head, features)]).mean(axis=0)
+        for _, evidence in observed(self.head, features):
+            yield evidence.logits - mean
+
+
+def test_a_collection_is_answered_once_as_a_whole(stream, own_registry):
+    register(Levelled)
+    with pytest.raises(InputError, match="'levelled' answers a stream as a whole: --passes 2"):
+        compare(stream, [Variant("levelled")])
+    done = []
+    outcomes = compare(stream, [TDA, Variant("levelled")], ["few-classes:0"], progress=done.append, passes=2)
+    run = outcomes[2].runs["few-classes:0"]
+    assert sum(done) == len(run.order) * (1 + 2 + 1)
+    assert outcomes[2].refined == {}
+    logits = stream.head.observe(stream.features[run.order]).logits
+    assert np.array_equal(run.predictions, (logits - logits.mean(axis=0)).argmax(axis=1))
+    alone = compare(stream, [TDA], ["few-classes:0"])[1]
+    assert np.array_equal(outcomes[1].runs["few-classes:0"].predictions, alone.runs["few-classes:0"].predictions)

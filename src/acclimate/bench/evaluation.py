@@ -167,7 +167,8 @@ def evaluate(
             other its method and settings.
         orders: the name of an order ("stored", "seed:1", "correlated:3", ...), several names, or a number of shuffled
             orders.
-        passes: 2 to answer once more at the end, from everything seen, with methods that learn online.
+        passes: 2 to answer once more at the end, from everything seen, with methods that learn online, and to take
+            methods that answer a stream as a whole.
         batch_size: samples per step; the answers do not depend on it.
         device: "numpy", or a PyTorch device.
         progress: shows a progress bar; nothing when not given.

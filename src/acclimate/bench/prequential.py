@@ -134,7 +134,7 @@ class Outcome(NamedTuple):
     runs: dict[str, Run]
     batch_size: int
     device: str
-    refined: dict[str, Run]  # the second pass after each run; {} with one pass
+    refined: dict[str, Run]  # the second pass after each run; {} with one pass, and for collections
 
     @property
     def by_title(self) -> dict[str, dict[str, Run]]:
@@ -158,8 +158,8 @@ def compare(
 
     The answers do not depend on `batch_size`, in which each view counts. The device is "numpy" or one of PyTorch, and
     `progress` is called with the number of samples done, for each adapter. `origin` names the stream in the states.
-    With two passes, methods that learn online answer each order once more from everything learnt. `text` is the
-    encoder, for methods that need its text tower.
+    With two passes, methods that learn online answer each order once more from everything learnt, and those of
+    collections answer it once, as a whole. `text` is the encoder, for methods that need its text tower.
     """
     if passes not in (1, 2):
         raise InputError(f"there are one or two passes, not {passes}.")
@@ -167,18 +167,23 @@ def compare(
     every = [Variant("zero-shot"), *variants]
     has = {"views": stream.views > 1, "text": text is not None}
     for variant in every:
-        require(find_method(variant.method), labels=variant.fitted is not None, **has)
+        method = find_method(variant.method)
+        require(method, labels=variant.fitted is not None, **has)
+        if method.kind == "collection" and passes == 1:
+            raise InputError(f"the method {method.name!r} answers a stream as a whole: --passes 2, or passes=2.")
     runs: list[dict[str, Run]] = [{} for _ in every]
     refined: list[dict[str, Run]] = [{} for _ in every]
     adapters: list[Adapter] = []
     for order in orders:
         positions = stream_order(stream, order)
         adapters = [variant.adapter(head, origin, text) for variant in every]
-        for known, run in zip(runs, _run_pass(adapters, stream, positions, batch_size, progress), strict=True):
-            known[order] = run
-        for known, adapter in zip(refined, adapters, strict=True):
+        online = [each for each in adapters if each.kind != "collection"]
+        answered = iter(_run_pass(online, stream, positions, batch_size, progress))
+        for known, again, adapter in zip(runs, refined, adapters, strict=True):
+            whole = adapter.kind == "collection"
+            known[order] = _refine(adapter, stream, positions, progress) if whole else next(answered)
             if passes == 2 and adapter.kind == "online":
-                known[order] = _refine(adapter, stream, positions, progress)
+                again[order] = _refine(adapter, stream, positions, progress)
     return [
         Outcome(variant, adapter, first, batch_size, device, second)
         for variant, adapter, first, second in zip(every, adapters, runs, refined, strict=True)
