@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,10 +44,15 @@ def test_a_suite_from_images_to_json(bench, here):
     assert "skipped, not in data: aircraft, caltech101, cars," in result.stderr
     assert "6 results in results; try `acclimate tables results`" in result.stderr
     lines = [line.split() for line in result.stdout.splitlines()]
-    assert [line[:3] for line in lines[1:]] == [[key, name, "12"] for key in ("dtd", "eurosat") for name in COMPARED]
+    assert [line[:5] for line in lines[1:]] == [
+        [key, name, "12", "of", count] for key, count in (("dtd", "1,692"), ("eurosat", "8,100")) for name in COMPARED
+    ]
+    warnings = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+    assert warnings[:2] == warnings[2:]  # before the work and after it
+    assert "warning: eurosat has 12 test images instead of 8,100, so its figures are not those of" in warnings[1]
     written = {path.name: json.loads(path.read_text()) for path in (here / "results").iterdir()}
     accuracy = {(each["dataset"], each["method"]): each["metrics"]["acc1"] for each in written.values()}
-    assert {(line[0], line[1]): line[3] for line in lines[1:]} == {
+    assert {(line[0], line[1]): line[5] for line in lines[1:]} == {
         key: f"{100 * value:.2f}" for key, value in accuracy.items()
     }
     before = {path: path.stat().st_mtime_ns for path in (here / "results").iterdir()}
@@ -67,6 +73,12 @@ def test_from_images_to_the_papers_table(bench, here):
     assert gain.count("|") == row.count("|")
     assert calibration.count("|") == 3  # the calibration error, which the paper does not report
     assert " of 7,500 images." in result.stdout
+    rows = [line for line in result.stdout.splitlines() if line.startswith(("| tda |", "| accord |", "| zero-shot |"))]
+    (letter,) = re.findall(r"\((\w)\) \d+ of 7,500 images", result.stdout)
+    assert len(rows) == 8  # three tables, the gains without zero-shot
+    for row in rows:
+        assert all(letter in marks for marks in re.findall("<sup>(.*?)</sup>", row)), row
+        assert "<sup>" in row
 
 
 @pytest.fixture

@@ -81,7 +81,8 @@ def test_run_draws_and_saves(invoke, stream_file, tmp_path):
         (["run", "STREAM", "--method", "zero-shot", "--set", "alpha=1"], "--set is for the methods of --method"),
         (["run", "STREAM", "--set", "onzeta.a=1"], "'onzeta' is not among the methods of this run"),
         (["run", "STREAM", "--json", "no/such/folder.json"], "cannot write no/such/folder.json"),
-        (["run", "STREAM", "STREAM", "--plot", "x.png"], "--plot needs one file"),
+        (["run", "STREAM", "--csv", "no/such/folder.csv"], "cannot write no/such/folder.csv"),
+        (["tables", "nowhere.json"], "no results at nowhere.json: there is no such file or folder"),
         (["run", "STREAM", "--orders", "2", "--save-state", "s"], "--save-state needs one file and one order"),
         (["run", "STREAM", "--set", "tda.positive_alpha=1,,2"], "there is no value between two commas"),
         (["run", "STREAM", "--set", f"positive_capacity={','.join('1' * 300)}"], "300 combinations; take at most 256"),
@@ -116,7 +117,10 @@ def test_a_file_that_the_system_refuses_is_one_line(invoke):
 def test_no_labels_no_accuracy_to_draw(invoke, stream, tmp_path):
     pytest.importorskip("matplotlib")
     np.savez(tmp_path / "s.npz", features=stream.features, class_vectors=stream.head.class_vectors, logit_scale=10.0)
-    assert "no accuracy to draw" in invoke("run", "s.npz", "--plot", "x.png", exit_code=2).stderr
+    for option in ("--plot=x.png", "--csv=x.csv", "--latex=x.tex", "--per-class"):
+        said = invoke("run", "s.npz", option, "--json", "out.json", exit_code=2).stderr
+        assert "s.npz has no labels, so there are no scores to write or to draw" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["s.npz"]
 
 
 @pytest.mark.slow

@@ -106,10 +106,18 @@ def test_tables_from_results(invoke, streams, here):
         for result in json.loads((here / "out" / "runs" / "a.json").read_text())
         if result["method"] == "tda" and result["settings"] == "paper"
     )
-    assert both.startswith(f"| both | {100 * measured:.2f} / ")
+    assert both.startswith(f"| both | {100 * measured:.2f} | ")
     invoke("tables", "out", "-f", "latex", "-o", "page.tex")
     assert r"\caption{Caches" in (here / "page.tex").read_text()
-    assert "'html' is not one of 'markdown', 'latex'" in invoke("tables", "out", "-f", "html", exit_code=2).stderr
+    invoke("tables", "out", "-f", "csv", "-o", "page.csv", "--plot", "gains.svg")
+    lines = (here / "page.csv").read_text().splitlines()
+    assert lines[0] == "table,context,row,column,measured,sd,reported,why"
+    assert any(",both,a," in line and f",{round(100 * measured, 6)},,," in line for line in lines)
+    assert "<!-- Caches -->" in (here / "gains.svg").read_text()
+    assert "cannot draw gains.txt" in invoke("tables", "out", "--plot", "gains.txt", exit_code=2).stderr
+    assert (
+        "'html' is not one of 'markdown', 'latex', 'csv'" in invoke("tables", "out", "-f", "html", exit_code=2).stderr
+    )
 
 
 def test_tables_of_a_plain_run(invoke, streams):
@@ -264,7 +272,7 @@ def test_the_ablation_on_the_real_streams(invoke, shared, here):
     invoke("reproduce", "caches", "--streams", *files, "--out", "out")
     assert "**These are not the paper's datasets.**" in (here / "out" / "README.md").read_text()  # though named so
     rows = [line.split("|") for line in invoke("tables", "out").stdout.split("### ")[1].splitlines()]
-    average = {row[1].strip(): float(row[-3].split("/")[0]) for row in rows if len(row) > 2 and "/" in row[-2]}
+    average = {row[1].strip(): float(row[-3].split("/")[0]) for row in rows if len(row) > 2 and "." in row[-3]}
     assert average["both"] > average["positive"] > average["zero-shot"]
     assert average["both"] > average["negative"] > average["zero-shot"]
 

@@ -1,6 +1,8 @@
 """`acclimate run` on views and with every kind of method; the rest is in test_cli.py."""
 
+import csv
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -153,7 +155,7 @@ def test_scores_of_each_class(invoke, stream_file, tmp_path):
         (line,) = [each.split() for each in output.splitlines() if f" {name} " in each]
         assert line[-1] == f"{100 * recall:.2f}"
     write_stream(replace(stream, labels=None), tmp_path / "bare.safetensors")
-    assert "no scores by class" in invoke("run", "bare.safetensors", "--per-class", exit_code=2).stderr
+    assert "there are no scores to write" in invoke("run", "bare.safetensors", "--per-class", exit_code=2).stderr
 
 
 def test_a_plot_over_orders_has_the_mean_and_the_spread(invoke, stream_file, tmp_path):
@@ -167,3 +169,36 @@ def test_a_plot_over_orders_has_the_mean_and_the_spread(invoke, stream_file, tmp
     many = [f"--set=positive_capacity={','.join(map(str, range(1, 9)))}", "--method", "tda"]
     invoke("run", stream_file, *many, "--plot", "many.png")
     assert (tmp_path / "many.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_has_a_panel_per_file(invoke, stream_file, tmp_path):
+    pytest.importorskip("matplotlib")
+    write_stream(shifted_stream(samples=60, classes=8, dim=16), tmp_path / "small.safetensors")
+    invoke("run", stream_file, "small.safetensors", "--method", "tda", "--json", "out.json", "--plot", "both.svg")
+    picture = (tmp_path / "both.svg").read_text()
+    for result in json.loads((tmp_path / "out.json").read_text()):
+        assert f"<!-- {result['dataset']} -->" in picture
+        assert f"tda  {100 * result['metrics']['acc1']:.2f} %" in picture
+
+
+def test_scores_as_csv_and_latex(invoke, stream_file, tmp_path):
+    write_stream(shifted_stream(samples=60, classes=8, dim=16), tmp_path / "a_b.safetensors")
+    files = [stream_file, "a_b.safetensors"]
+    options = ["--method", "tda", "--orders", 2, "--csv", "out.csv", "--latex", "out.tex"]
+    output = invoke("run", *files, *options).stdout
+    evaluation = evaluate([stream_file, tmp_path / "a_b.safetensors"], "tda", orders=2)
+    with (tmp_path / "out.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == len(evaluation.rows) == 8
+    for line, row in zip(lines, evaluation.rows, strict=True):
+        assert (line["stream"], line["method"], line["order"]) == (row.stream, row.method, row.order)
+        assert float(line["gain"]) == pytest.approx(row.gain, abs=1e-6)
+    page = (tmp_path / "out.tex").read_text()
+    assert page == evaluation.to_latex() + "\n"
+    assert page.count(r"a\_b & tda & 60 & ") == 1
+    for part in output.split("\n\n")[0].splitlines()[2::2]:  # the intervals are those on the terminal
+        assert " to ".join(re.findall(r"(\S+) to (\S+)", part)[0]) in page
+    (tmp_path / "other").mkdir()
+    write_stream(shifted_stream(samples=60), tmp_path / "other" / "a_b.safetensors")
+    same = invoke("run", "a_b.safetensors", "other/a_b.safetensors", "--csv", "two.csv", exit_code=2).stderr
+    assert "two files have the same name" in same

@@ -1,6 +1,6 @@
 """Tables from results and recipes: measured figures next to the paper's, and reasons why the two may differ.
 
-Tables are written as Markdown, as LaTeX, and with their figures as the page of a reproduction.
+Tables are written as Markdown, LaTeX and CSV, and with their figures as the page of a reproduction.
 """
 
 import re
@@ -22,6 +22,7 @@ from acclimate.bench.results import (
     ABSENT,
     OF_FILE,
     Score,
+    csv_text,
     latex_table,
     latex_text,
     markdown_list,
@@ -43,6 +44,15 @@ computed beforehand. The table below says with which prompts, and on how many of
 change the accuracies, so compare the gains over zero-shot with the same prompts, in the second table of each suite. The
 paper's rows that cannot be measured from features are shown with its figures alone."""
 ON_DATASETS = "Each row has the prompts and views that it has in the paper, unless its cells say otherwise."
+
+HOW_TO_READ = (
+    "Each cell: measured / reported in the paper, with its model on its data; letters say what is different here. "
+    "Where the paper has no figure, the measured one stands alone."
+)
+ALWAYS_DIFFERENT = (
+    "Where both figures are given, they always differ by precision (the authors' runs use half precision, these do "
+    "not) and by the order of the samples."
+)
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,7 @@ def reasons(result: Score, model: str) -> tuple[str, ...]:
     authors = dataset.authors.get(result.method, {}) if result.settings == "paper" else {}
     others = [f"{name.lower()}: {ours}; in the paper: {theirs}." for name, (ours, theirs) in deviations(result).items()]
     rules = (
-        (result.n not in dataset.counts, f"{images_text(result)}."),
+        *((True, remark) for remark in _part(result)),
         (result.classes != dataset.classes, f"{result.classes:,} classes; in the paper: {dataset.classes:,}."),
         *((True, remark) for remark in (*others, *row.remarks)),
         (result.trained != row.trained, f"fitted to {result.trained}; in the paper: {row.trained}."),
@@ -138,6 +148,12 @@ def images_text(result: Score) -> str:
     if result.n < dataset.test:
         return f"{result.n:,} of {dataset.test:,} images"
     return f"{result.n:,} images; in the paper: {dataset.test:,}"
+
+
+def _part(result: Score) -> list[str]:
+    """Return a remark on a result that was not measured on all images of a dataset of the paper."""
+    dataset = paper_dataset(result)
+    return [f"{images_text(result)}."] if dataset and result.n not in dataset.counts else []
 
 
 def deviations(result: Score) -> dict[str, tuple[str, str]]:
@@ -298,9 +314,9 @@ def _table(
             figure = reported.get(label, {}).get(heading)
             measured = float(np.mean([_score(result, score) for result in results])) if results else None
             remark = (remarks or {}).get(label, {}).get(heading)
-            why = [remark] if remark else []
-            if measured is not None and figure is not None and abs(measured - figure) >= 0.005:
-                why = [*(reason for result in results for reason in reasons(result, model)), *why]
+            differs = measured is not None and figure is not None and abs(measured - figure) >= 0.005
+            why = [reason for result in results for reason in (reasons(result, model) if differs else _part(result))]
+            why += [remark] if remark else []
             sd = results[0].orders.get("sd") if len(results) == 1 and score == "accuracy" else None
             cells.append(Cell(measured, figure, None if sd is None else 100 * sd, tuple(dict.fromkeys(why))))
         made.append((label, tuple(cells)))
@@ -498,19 +514,37 @@ def letters(tables: Sequence[Table]) -> dict[str, str]:
 
 def notes(tables: Sequence[Table]) -> list[str]:
     """Return the notes below the tables: how to read a cell, and the reasons by letter."""
+    reported = any(cell.reported is not None for table in tables for _, cells in table.rows for cell in cells)
     return [
-        "Each cell: measured / reported in the paper, with its model on its data; letters say what is different here.",
+        *([HOW_TO_READ] if reported else []),
         *(f"({letter}) {reason}" for reason, letter in letters(tables).items()),
-        "Where both figures are given, they always differ by precision (the authors' runs use half precision, these do "
-        "not) and by the order of the samples.",
+        *([ALWAYS_DIFFERENT] if reported else []),
     ]
 
 
 def cell_text(cell: Cell) -> str:
-    """Return a cell as text, such as "61.30 ± 0.12 / 61.35", without the letters of its reasons."""
-    measured, reported = (ABSENT if value is None else f"{value:.2f}" for value in (cell.measured, cell.reported))
+    """Return a cell as text, such as "61.30 ± 0.12 / 61.35", without the letters of its reasons.
+
+    Where the paper has no figure, the measured one stands alone.
+    """
+    measured = ABSENT if cell.measured is None else f"{cell.measured:.2f}"
     spread = "" if cell.sd is None else f" ± {cell.sd:.2f}"
-    return f"{measured}{spread} / {reported}"
+    reported = "" if cell.reported is None else f" / {cell.reported:.2f}"
+    return f"{measured}{spread}{reported}"
+
+
+def text_rows(table: Table, known: Mapping[str, str], form: str = " <sup>%s</sup>") -> list[tuple[str, ...]]:
+    """Return the rows of a table as text; letters of reasons have a form such as " (%s)"."""
+    return [
+        (
+            name,
+            *(
+                cell_text(cell) + (form % ", ".join(sorted(known[reason] for reason in cell.why)) if cell.why else "")
+                for cell in cells
+            ),
+        )
+        for name, cells in table.rows
+    ]
 
 
 def markdown(tables: Sequence[Table]) -> str:
@@ -527,14 +561,36 @@ def latex(tables: Sequence[Table]) -> str:
         parts += [
             r"\begin{table}",
             rf"\caption{{{latex_text(f'{table.title}. {table.context}')}}}",
-            latex_table((table.corner, *table.columns), _texts(table, known)),
+            latex_table((table.corner, *table.columns), text_rows(table, known)),
             *(rf"\par {latex_text(note)}" for note in table.notes),
             *(r"\end{table}", ""),
         ]
     return "\n".join([*parts, *(rf"\noindent {latex_text(note)}\\" for note in notes(tables)), ""])
 
 
-FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {"markdown": markdown, "latex": latex}
+def csv_lines(tables: Sequence[Table]) -> str:
+    """Return tables as CSV with a line per cell, and the reasons in words; cells without any figure are left out."""
+    return csv_text(
+        [
+            {
+                "table": table.title,
+                "context": table.context,
+                "row": name,
+                "column": column,
+                "measured": cell.measured,
+                "sd": cell.sd,
+                "reported": cell.reported,
+                "why": " ".join(cell.why),
+            }
+            for table in tables
+            for name, cells in table.rows
+            for column, cell in zip(table.columns, cells, strict=True)
+            if (cell.measured, cell.reported) != (None, None)
+        ]
+    )
+
+
+FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {"markdown": markdown, "latex": latex, "csv": csv_lines}
 
 
 def write_report(
@@ -576,15 +632,8 @@ def _section(table: Table, known: Mapping[str, str], known_context: str = "") ->
     return [
         f"### {table.title}",
         *([] if table.context == known_context else [table.context]),
-        markdown_table((table.corner, *table.columns), _texts(table, known)),
+        markdown_table((table.corner, *table.columns), text_rows(table, known)),
         *markdown_list(table.notes),
-    ]
-
-
-def _texts(table: Table, known: Mapping[str, str]) -> list[tuple[str, ...]]:
-    return [
-        (name, *(cell_text(cell) + letters_of(cell, known, " <sup>%s</sup>") for cell in cells))
-        for name, cells in table.rows
     ]
 
 
@@ -603,8 +652,3 @@ def _datasets(group: ResultGroup) -> str:
         for each in firsts
     ]
     return markdown_table(["", "images", "classes", *(["prompts"] if recorded else []), "zero-shot, %"], rows)
-
-
-def letters_of(cell: Cell, known: Mapping[str, str], form: str) -> str:
-    """Return the letters of a cell's reasons in a form such as " (%s)"; "" if it has none."""
-    return form % ", ".join(sorted(known[reason] for reason in cell.why)) if cell.why else ""

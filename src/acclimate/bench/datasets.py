@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from operator import itemgetter
@@ -161,6 +162,18 @@ def present_datasets(datasets: list[Dataset], root: Path) -> list[Dataset]:
             f"`acclimate data check {root}` shows how to get them."
         )
     return found
+
+
+def incomplete_datasets(datasets: Iterable[Dataset], root: Path) -> Iterator[str]:
+    """Yield a sentence on each dataset with another number of test images than the benchmark's."""
+    for dataset in datasets:
+        with suppress(InputError):  # a missing or damaged dataset is reported where it is read
+            found = len(list_images(dataset, root))
+            if found not in dataset.counts:
+                yield (
+                    f"warning: {dataset.key} has {found:,} test images instead of {dataset.test:,}, so its figures "
+                    f"are not those of the benchmark; see `acclimate data check {root}`."
+                )
 
 
 def read_dataset(dataset: Dataset, root: Path) -> Listing:

@@ -21,7 +21,7 @@ from acclimate.arrays import HostArray
 from acclimate.bench import Progress, silent
 from acclimate.bench.orders import order_names, stream_order
 from acclimate.bench.prequential import Outcome, Run, Variant, compare
-from acclimate.bench.results import DIGITS, Score, markdown_table, points, summarise
+from acclimate.bench.results import DIGITS, Score, latex_table, markdown_table, points, summarise, write_csv
 from acclimate.errors import InputError, MissingExtraError, nearest
 from acclimate.methods import Adapter, FewShot, find_method, register
 from acclimate.stream import FeatureStream, read_stream
@@ -111,6 +111,15 @@ class Evaluation:
             [[getattr(row, column) for column in columns[part]] for row in getattr(self, part)], columns=columns[part]
         )
 
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows to a CSV file, one line per stream, method and order; scores are fractions."""
+        write_csv([{column: getattr(row, column) for column in ROW_COLUMNS} for row in self.rows], Path(path))
+
+    def to_latex(self) -> str:
+        """Return the printed table as LaTeX, which needs the booktabs package."""
+        headings, *lines = self.lines()
+        return latex_table(headings, lines)
+
     def lines(self) -> list[tuple[str, ...]]:
         """Return a line per stream and method, below the headings: accuracy in percent, the gain in points."""
         lines: list[tuple[str, ...]] = [("stream", "method", "samples", "accuracy", "sd", "gain", INTERVAL)]
@@ -197,7 +206,11 @@ def evaluate(
         orders = order_names("stored", orders)
     names = [orders] if isinstance(orders, str) else list(dict.fromkeys(orders))
     outcomes = run_streams(named, as_variants(methods), names, passes, batch_size, device, progress)
-    parts = [tabulate(name, stream, outcomes[name]) for name, stream in named.items()]
+    return join([tabulate(name, stream, outcomes[name]) for name, stream in named.items()])
+
+
+def join(parts: Sequence[Evaluation]) -> Evaluation:
+    """Return the tables of several streams as one."""
     return Evaluation(
         tuple(row for part in parts for row in part.rows),
         tuple(row for part in parts for row in part.per_class),

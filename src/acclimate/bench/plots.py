@@ -54,6 +54,7 @@ STYLE = {
     "legend.frameon": False,
     "svg.hashsalt": "acclimate",
 }
+BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}  # a legend at the right of its panel
 GAIN = "gain over zero-shot, points"
 
 
@@ -85,13 +86,23 @@ def check_picture(path: Path) -> None:
         raise InputError(f"cannot draw {path}; use one of the suffixes {', '.join(FORMATS)}.")
 
 
-def plot_running_accuracy(outcomes: Iterable[Outcome], title: str, path: Path) -> None:
-    """Draw the accuracy along the stream, one line per method and pass, the first of which is zero-shot.
+def plot_running_accuracy(streams: Sequence[tuple[str, Sequence[Outcome]]], path: Path) -> None:
+    """Draw the accuracy along each stream, a panel per stream and a line per method and pass.
 
-    Over several orders the lines are means of the gain over zero-shot, which does not vary with the samples that happen
-    to come together, and bands are one sd. Where orders take different numbers of samples, the shortest says how far
-    the lines go.
+    `streams` has the name and the outcomes of each, the first of which is that of zero-shot. Over several orders the
+    lines are means of the gain over zero-shot, which does not vary with the samples that happen to come together, and
+    bands are one sd.
     """
+    rows = -(-len(streams) // 2)  # two panels side by side
+    width = 10.0 * min(2, len(streams))
+    with _figure(path, len(streams), width, height=4.2 * rows, rows=rows, legend=False) as panels:
+        for axes, (title, outcomes) in zip(panels, streams, strict=True):
+            _draw_running_accuracy(axes, outcomes, title)
+            axes.legend(**BESIDE)
+
+
+def _draw_running_accuracy(axes: Any, outcomes: Iterable[Outcome], title: str) -> None:
+    """Draw the panel of a stream; where orders take different numbers of samples, the shortest ends the lines."""
     correct = {
         method: [run.correct for run in runs.values()]
         for outcome in outcomes
@@ -101,51 +112,58 @@ def plot_running_accuracy(outcomes: Iterable[Outcome], title: str, path: Path) -
     window = max(50, length // 20)
     first, *_ = correct.values()
     many = len(first) > 1
-    crowded = len(correct) > len(COLOURS)
     base = [values[:length] * float(many) for values in first]  # the lines start from zero-shot, or from nothing
     styles = cycle(product(("-", "--", ":", "-."), COLOURS))
     x = np.arange(1, length + 1)[window // 2 :]
-    with _figure(path, width=11.0 if crowded else 8.0, legend=crowded) as (axes,):
-        for (method, runs), (line, colour) in zip(correct.items(), styles, strict=False):
-            gains = [values[:length] - zero for values, zero in zip(runs, base, strict=True)]
-            curves = 100 * np.array([running_accuracy(values, window)[window // 2 :] for values in gains])
-            mean = curves.mean(axis=0)
-            accuracies = 100 * np.array([np.mean(values) for values in runs])
-            spread = f" ± {accuracies.std(ddof=1):.2f}" if many else ""
-            axes.plot(x, mean, line, color=colour, linewidth=1.8, label=f"{method}  {accuracies.mean():.2f}{spread} %")
-            if many:
-                sd = curves.std(axis=0, ddof=1)
-                axes.fill_between(x, mean - sd, mean + sd, color=colour, alpha=0.15, linewidth=0)
-        axes.set(
-            xlabel="samples seen",
-            ylabel=f"gain over zero-shot, last {window} samples, points"
-            if many
-            else f"accuracy, last {window} samples, %",
-            xlim=(0, length),
-            title=f"{title}: mean and sd of {len(first)} orders" if many else title,
-        )
-        if not crowded:
-            axes.legend(loc="best")
+    for (method, runs), (line, colour) in zip(correct.items(), styles, strict=False):
+        gains = [values[:length] - zero for values, zero in zip(runs, base, strict=True)]
+        curves = 100 * np.array([running_accuracy(values, window)[window // 2 :] for values in gains])
+        mean = curves.mean(axis=0)
+        accuracies = 100 * np.array([np.mean(values) for values in runs])
+        spread = f" ± {accuracies.std(ddof=1):.2f}" if many else ""
+        axes.plot(x, mean, line, color=colour, linewidth=1.8, label=f"{method}  {accuracies.mean():.2f}{spread} %")
+        if many:
+            sd = curves.std(axis=0, ddof=1)
+            axes.fill_between(x, mean - sd, mean + sd, color=colour, alpha=0.15, linewidth=0)
+    axes.set(
+        xlabel="samples seen",
+        ylabel=f"gain over zero-shot, last {window} samples, points" if many else f"accuracy, last {window} samples, %",
+        xlim=(0, length),
+        title=f"{title}: mean and sd of {len(first)} orders" if many else title,
+    )
 
 
 def draw_gains(tables: "Sequence[Table]", path: Path) -> None:
-    """Draw bars: the gain of each measured row of the first table over zero-shot, by dataset."""
-    table = tables[0]
+    """Draw bars, a panel per table of accuracies: the gain of each measured row over zero-shot, by dataset."""
+    drawn = [
+        each for each in tables if "accuracy" in each.title and any(label == "zero-shot" for label, _ in each.rows)
+    ]
+    if not drawn:
+        raise InputError(f"cannot draw {path}: the results have no accuracies beside those of zero-shot.")
+    wide = max(sum(map(len, table.columns)) for table in drawn)
+    with _figure(
+        *(path, len(drawn), max(9.0, 0.17 * wide)), height=4.2 * len(drawn), rows=len(drawn), legend=False
+    ) as panels:
+        for axes, table in zip(panels, drawn, strict=True):
+            _draw_bars(axes, table)
+            axes.legend(*axes.get_legend_handles_labels(), **BESIDE)
+
+
+def _draw_bars(axes: Any, table: "Table") -> None:
     rows = {label: cells for label, cells in table.rows if any(cell.measured is not None for cell in cells)}
     zero_shot = rows.pop("zero-shot")
     x = np.arange(len(table.columns))
     width = 0.8 / max(1, len(rows))
-    with _figure(path, width=max(9.0, 0.17 * sum(map(len, table.columns)))) as (axes,):
-        axes.axhline(0, color=GREY, linewidth=1)
-        for index, ((label, cells), colour) in enumerate(zip(rows.items(), _colours(rows.items()), strict=True)):
-            at = x + (index - (len(rows) - 1) / 2) * width
-            measured, reported = _gains(cells, zero_shot)
-            axes.bar(at, measured, 0.92 * width, color=colour, label=label)
-            axes.scatter(at, reported, **REPORTED, label=None if index else REPORTED_LABEL)
-        if averages := [index for index, heading in enumerate(table.columns) if AVERAGE in heading.lower()]:
-            axes.axvline(averages[0] - 0.5, color=GREY, linewidth=0.8, linestyle=":")
-        axes.set_xticks(x, [heading.replace(" of ", "\nof ", 1) for heading in table.columns])
-        axes.set(ylabel=GAIN, title=table.title.partition(":")[0])
+    axes.axhline(0, color=GREY, linewidth=1)
+    for index, ((label, cells), colour) in enumerate(zip(rows.items(), _colours(rows.items()), strict=True)):
+        at = x + (index - (len(rows) - 1) / 2) * width
+        measured, reported = _gains(cells, zero_shot)
+        axes.bar(at, measured, 0.92 * width, color=colour, label=label)
+        axes.scatter(at, reported, **REPORTED, label=None if index or np.isnan(reported).all() else REPORTED_LABEL)
+    if averages := [index for index, heading in enumerate(table.columns) if AVERAGE in heading.lower()]:
+        axes.axvline(averages[0] - 0.5, color=GREY, linewidth=0.8, linestyle=":")
+    axes.set_xticks(x, [heading.replace(" of ", "\nof ", 1) for heading in table.columns])
+    axes.set(ylabel=GAIN, title=table.title.partition(":")[0])
 
 
 def draw_curves(tables: "Sequence[Table]", path: Path) -> None:

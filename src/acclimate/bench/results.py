@@ -1,4 +1,4 @@
-"""Results as files: JSON, Markdown and CSV.
+"""Results as files: JSON, Markdown, LaTeX and CSV.
 
 The JSON is a superset of clip_benchmark's format, so that its tools can read it. Everything that differs between two
 runs of the same command (times, memory) is under one key, "cost".
@@ -227,6 +227,8 @@ def write_results(scores: Sequence[Score], path: Path) -> None:
 
 def read_results(path: Path) -> list[Score]:
     """Read all scores in a JSON file, or in the JSON files below a folder in path order; other JSON is ignored."""
+    if not path.exists():
+        raise InputError(f"no results at {path}: there is no such file or folder.")
     scores: list[Score] = []
     for each in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
         try:
@@ -298,14 +300,19 @@ def write_page(parts: Iterable[str], path: Path) -> None:
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write a CSV file with a line per row; the keys of the first are the columns."""
+    with writing(path):
+        write_atomically(path, csv_text(rows).encode())
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as CSV, with the keys of the first as the columns; a cell that is None is empty."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(rows[0])
     for row in rows:
         values = [round(value, DIGITS) if isinstance(value, float) else value for value in row.values()]
         lines.writerow([to_cell(value) if isinstance(value, str) else value for value in values])
-    with writing(path):
-        write_atomically(path, text.getvalue().encode())
+    return text.getvalue()
 
 
 @cache

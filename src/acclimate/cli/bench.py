@@ -41,6 +41,9 @@ SettingsOf = Annotated[
     Literal["paper", "authors-per-dataset"],
     typer.Option(help="The same settings for all datasets, or those the authors published for each dataset."),
 ]
+FittedFile = Annotated[
+    Path | None, typer.Option(help="A file of `acclimate fit`, to run in place of --method or beside it.")
+]
 Prompts = Annotated[
     str, typer.Option(help="dataset (a template set per dataset), the name of a set for all, or learned:FILE.")
 ]
@@ -53,9 +56,7 @@ def bench(
     dataset: Annotated[list[str] | None, typer.Option(help="One dataset, such as dtd; can be repeated.")] = None,
     method: Methods = None,
     plugin: Plugins = None,
-    fitted: Annotated[
-        Path | None, typer.Option(help="A file of `acclimate fit`, to run in place of --method or beside it.")
-    ] = None,
+    fitted: FittedFile = None,
     settings: SettingsOf = "paper",
     prompts: Prompts = "dataset",
     views: Annotated[Literal["paper", "1", "64"], typer.Option(help="Views per image.")] = "paper",
@@ -78,7 +79,7 @@ def bench(
 
     Every result includes the scores of zero-shot. The same command continues an interrupted run.
     """
-    from acclimate.bench.datasets import find_datasets, present_datasets
+    from acclimate.bench.datasets import find_datasets, incomplete_datasets, present_datasets
     from acclimate.bench.orders import order_names
     from acclimate.bench.store import FeatureStore
     from acclimate.bench.suite import run_suite
@@ -93,6 +94,8 @@ def bench(
     present = present_datasets(chosen, data)
     features = FeatureStore(data, model, store, batch_size, workers, device, precision, generated, progress_bar)
     report_skipped([each.key for each in chosen if each not in present], data)
+    warnings = list(incomplete_datasets(present, data))
+    report(warnings)
     with interruptible("run the same command again to continue."):
         scores = run_suite(
             *(features, present, methods, out),
@@ -105,7 +108,7 @@ def bench(
             fitted=fitted,
         )
     print_results(scores)
-    say(f"{len(scores)} results in {out}; try `acclimate tables {out}`.", err=True)
+    report([*warnings, f"{len(scores)} results in {out}; try `acclimate tables {out}`."])
 
 
 @contextmanager
@@ -141,10 +144,15 @@ def run_measurements(plan: "Measurements", out: Path, jobs: int | None, note: st
     report_pictures()
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    for sentence in plan.notes:
-        say(f"{note}: {sentence}", err=True)
+    report([f"{note}: {sentence}" for sentence in plan.notes])
     with interruptible("nothing was written."):
         return plan.run(jobs or os.cpu_count() or 1, progress_bar)
+
+
+def report(sentences: Sequence[str]) -> None:
+    """Print sentences on stderr, each on a line; nothing if there are none."""
+    for sentence in sentences:
+        say(sentence, err=True)
 
 
 def report_pictures() -> None:

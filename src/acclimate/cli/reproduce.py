@@ -15,6 +15,7 @@ from acclimate.cli.bench import (
     as_patterns,
     interruptible,
     options_text,
+    report,
     report_pictures,
     report_skipped,
 )
@@ -94,6 +95,7 @@ def reproduce(
     Writes runs/*.json, and from them README.md with a figure for each recipe.
     """
     from acclimate.bench.comparison import write_report
+    from acclimate.bench.datasets import DATASETS, incomplete_datasets
     from acclimate.bench.orders import order_names
     from acclimate.bench.recipes import RECIPES
     from acclimate.bench.store import FeatureStore
@@ -103,6 +105,7 @@ def reproduce(
     files = [Path(name) for name in recipes if name not in RECIPES]
     _check(names, files, streams, data, model, bool(shots or generated), bool(method or setting))
     chosen = [RECIPES[name] for name in names]
+    needed = dict.fromkeys(key for recipe in chosen for key in recipe.datasets)
     rows = method or list(dict.fromkeys(row.method for recipe in chosen for row in recipe.rows.values()))
     settings = {name: parse_settings(name, setting, rows) for name in rows}
     taken = order_names(order or ("seed:1" if streams is None else "stored"), orders)
@@ -116,18 +119,16 @@ def reproduce(
             paths = [path for path in (streams, *files) if path is not None]
             where = f"--streams {as_patterns(paths)}"
             plan = plan_streams(chosen, paths, taken, method or (), settings, progress_bar)
-        for sentence in plan.notes:
-            say(sentence, err=True)
+        warnings = [] if data is None else list(incomplete_datasets((DATASETS[key] for key in needed), data))
+        report([*plan.notes, *warnings])
         scores = plan.run(out / "runs")
     timed = limit if any(recipe.kind == "cost" for recipe in chosen) else None
     given: dict[str, Any] = {"method": method, "set": setting, "plugin": plugin, "shots": shots, "generated": generated}
     how = options_text(**given, order=order, orders=orders or None, limit=timed, out=out)
-    _print_tables(
-        write_report(chosen, scores, out, f"acclimate reproduce {' '.join(names)} {where} {how}", plan.lacking)
-    )
-    needed = dict.fromkeys(key for recipe in chosen for key in recipe.datasets)
+    command = f"acclimate reproduce {' '.join(names)} {where} {how}"
+    _print_tables(write_report(chosen, scores, out, command, plan.lacking))
     report_skipped([key for key in needed if key not in {score.dataset for score in scores}], data)
-    say(f"the results are in {out / 'README.md'}.", err=True)
+    report([*warnings, f"the results are in {out / 'README.md'}."])
 
 
 def _check(
@@ -153,14 +154,10 @@ def _check(
 
 
 def _print_tables(tables: "Sequence[Table]") -> None:
-    from acclimate.bench.comparison import cell_text, letters, letters_of, notes
+    from acclimate.bench.comparison import letters, notes, text_rows
 
     known = letters(tables)
     for table in tables:
         say("", f"{table.title} (measured / reported)")
-        rows = [
-            (label, *(cell_text(cell) + letters_of(cell, known, " (%s)") for cell in cells))
-            for label, cells in table.rows
-        ]
-        print_table([table.corner, *table.columns], rows, left=(table.corner,))
+        print_table([table.corner, *table.columns], text_rows(table, known, " (%s)"), left=(table.corner,))
     say("", *notes(tables))

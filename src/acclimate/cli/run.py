@@ -13,6 +13,7 @@ from acclimate.errors import InputError
 
 if TYPE_CHECKING:
     from acclimate.bench.prequential import Variant
+    from acclimate.stream import FeatureStream
 
 Fitted = Annotated[
     Path | None, typer.Option(help="A file of `acclimate fit` with the same classes; compared with zero-shot.")
@@ -36,8 +37,10 @@ PerClass = Annotated[
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option(help="Draw the accuracy along the stream, its mean and spread over --orders: .png, .svg or .pdf."),
+    typer.Option(help="Draw the accuracy along each stream, its mean and spread over --orders: .png, .svg or .pdf."),
 ]
+Csv = Annotated[Path | None, typer.Option(help="Write a line per stream, method and order to this CSV file.")]
+Latex = Annotated[Path | None, typer.Option(help="Write the table with its intervals to this LaTeX file.")]
 State = Annotated[
     Path | None, typer.Option(help="Write the adapter's state to this file, whose stem names the stream.")
 ]
@@ -60,6 +63,8 @@ def run(
     logit_scale: Annotated[float | None, typer.Option(help="The model's logit scale, if not in the file.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the results to this JSON file.")] = None,
     per_class: PerClass = False,
+    csv: Csv = None,
+    latex: Latex = None,
     plot: Plot = None,
     save_state: State = None,
 ) -> None:
@@ -68,22 +73,18 @@ def run(
     The intervals are of differences between methods on the same samples in the same orders: 95 % of a paired bootstrap
     over samples and orders.
     """
-    from acclimate.bench.evaluation import add_comparison, run_streams, tabulate
+    from acclimate.bench.evaluation import add_comparison, join, run_streams, tabulate
     from acclimate.bench.orders import order_names
     from acclimate.bench.plots import plot_running_accuracy
-    from acclimate.bench.results import score_all, write_results
+    from acclimate.bench.results import score_all, write_page, write_results
     from acclimate.methods import save_state as write_state
     from acclimate.stream import read_stream
 
     variants = _variants(method, setting, fitted)
-    _check_outputs(json, plot, save_state, len(files), orders, len(variants))
     given: dict[str, Any] = {"labels": labels, "class_vectors": class_vectors, "logit_scale": logit_scale}
     given["class_names"] = None if class_names is None else read_lines(class_names, "file of class names")
     streams = {path: read_stream(path, **given) for path in files}
-    unlabelled = [path for path, stream in streams.items() if stream.labels is None]
-    if unlabelled and (plot or per_class):
-        what = "accuracy to draw" if plot else "scores by class"
-        raise InputError(f"{unlabelled[0]} has no labels, so there is no {what}; pass --labels.")
+    _check_outputs(streams, json, csv, latex, plot, save_state, per_class, orders, len(variants))
     how = (order_names(order, orders), passes, batch_size, device, progress_bar)
     outcomes = run_streams(streams, variants, *how, origin=save_state.stem if save_state else "")
     scores = []
@@ -93,13 +94,16 @@ def run(
         scores += add_comparison(score_all(path.stem, stream, outcomes[path]), evaluations[-1], per_class)
     print_results(scores)
     print_differences(evaluations)
-    if per_class:
-        print_classes(evaluations)
+    print_classes(evaluations if per_class else ())
     if json:
         asked = "zero-shot" in (method or (() if fitted else COMPARED))
         write_results([score for score in scores if score.method != "zero-shot" or asked], json)
+    if csv:
+        join(evaluations).to_csv(csv)
+    if latex:
+        write_page([join(evaluations).to_latex()], latex)
     if plot:
-        plot_running_accuracy(outcomes[files[0]], files[0].stem, plot)
+        plot_running_accuracy([(path.stem, each) for path, each in outcomes.items()], plot)
     if save_state:
         write_state(outcomes[files[0]][1].adapter, save_state)
 
@@ -120,16 +124,28 @@ def _variants(method: list[str] | None, setting: list[str] | None, fitted: Path 
 
 
 def _check_outputs(
-    json: Path | None, plot: Path | None, save_state: Path | None, files: int, orders: int, variants: int
+    streams: "dict[Path, FeatureStream]",
+    json: Path | None,
+    csv: Path | None,
+    latex: Path | None,
+    plot: Path | None,
+    save_state: Path | None,
+    per_class: bool,
+    orders: int,
+    variants: int,
 ) -> None:
     from acclimate.bench.plots import check_picture
     from acclimate.files import check_writable
 
-    for path in filter(None, (json, plot, save_state)):
+    for path in filter(None, (json, csv, latex, plot, save_state)):
         check_writable(path)
+    same_names = len({path.stem for path in streams}) < len(streams)
+    bare = next((path for path, stream in streams.items() if stream.labels is None), None)
+    needs_labels = csv or latex or plot or per_class
     refusals = {
-        "--plot needs one file.": plot and files > 1,
-        "--save-state needs one file and one order.": save_state and (files > 1 or orders),
+        f"{bare} has no labels, so there are no scores to write or to draw; pass --labels.": bare and needs_labels,
+        "two files have the same name, so their lines could not be told apart.": same_names and (csv or latex),
+        "--save-state needs one file and one order.": save_state and (len(streams) > 1 or orders),
         "--save-state writes the state of one method; name one with --method.": save_state and variants != 1,
     }
     for message, applies in refusals.items():

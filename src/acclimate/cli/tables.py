@@ -16,22 +16,30 @@ if TYPE_CHECKING:
 
 def tables(
     results: Annotated[Path, typer.Argument(help="A folder of results (JSON), or one file.")],
-    format: Annotated[Literal["markdown", "latex"], typer.Option("--format", "-f", help="Format.")] = "markdown",
+    format: Annotated[Literal["markdown", "latex", "csv"], typer.Option("--format", "-f", help="Format.")] = "markdown",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the gains over zero-shot, a panel per table: .png, .svg or .pdf.")
+    ] = None,
 ) -> None:
     """Make tables from results. Each cell shows the measured and the paper's figure, and why they may differ."""
     from acclimate.bench.comparison import FORMATS, every_table, group_results
+    from acclimate.bench.plots import check_picture, draw_gains
     from acclimate.bench.results import read_results
     from acclimate.files import check_writable, write_atomically
 
-    if out is not None:
-        check_writable(out)
+    for path in filter(None, (out, plot)):
+        check_writable(path)
+    if plot is not None:
+        check_picture(plot)
     made = [table for group in group_results(read_results(results)) for table in every_table(group)]
     if not made:
         raise InputError(f"the streams of the results in {results} have no labels, so there is nothing to compare.")
+    if plot is not None:
+        draw_gains(made, plot)
     text = FORMATS[format](made)
     if out is None:
-        say(*text.split("\n"))
+        say(*text.rstrip("\n").split("\n"))
     else:
         write_atomically(out, text.encode())
 
@@ -64,6 +72,7 @@ def percent(fraction: float | None, form: str = ".2f") -> str:
 
 def print_results(results: "Sequence[Score]") -> None:
     """Print one line per result; with the spread over the orders if there are several."""
+    from acclimate.bench.comparison import images_text
     from acclimate.bench.evaluation import INTERVAL, interval_text
 
     many = any(len(result.orders["names"]) > 1 for result in results)
@@ -71,7 +80,12 @@ def print_results(results: "Sequence[Score]") -> None:
     paired = [INTERVAL] if any(result.gain_interval for result in results) else []
     rows = [
         [
-            *(result.dataset, result.title, str(result.n), percent(result.metrics["acc1"])),
+            *(
+                result.dataset,
+                result.title,
+                images_text(result).removesuffix(" images"),
+                percent(result.metrics["acc1"]),
+            ),
             *(percent(result.orders.get(name)) for name in spread.values()),
             "" if result.method == "zero-shot" else percent(result.gain, "+.2f"),
             *(interval_text(*result.gain_interval) if result.gain_interval else "" for _ in paired),
