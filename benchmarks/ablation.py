@@ -28,6 +28,7 @@ from acclimate.arrays import Array
 from acclimate.bench.leaderboard import SHORT, plan_board
 from acclimate.bench.measurements import Measurements
 from acclimate.bench.orders import shape_title
+from acclimate.bench.prequential import Variant
 from acclimate.bench.results import Score, markdown_table, points, write_page
 from acclimate.cli.bench import as_patterns
 from acclimate.files import write_atomically, writing
@@ -303,7 +304,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
-    plan = plan_board(options.streams, tuple(PARTS | CONSTANTS), SHAPES, options.orders, options.limit, passes=2)
+    variants = list(map(Variant, PARTS | CONSTANTS))
+    plan = plan_board(options.streams, variants, SHAPES, options.orders, options.limit, passes=2)
     scores = plan.run(options.jobs, printed)
     limit = f" --limit {options.limit}" if options.limit else ""
     given = f"{as_patterns(options.streams)} --orders {options.orders}{limit} --out {options.out}"

@@ -1,6 +1,7 @@
 """`acclimate leaderboard` end to end."""
 
 import csv
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,11 +11,25 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from acclimate.bench import leaderboard
+from acclimate.bench.leaderboard import measure
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.stream import write_stream
+from own_methods import SHARPEN
 from waiting import wait_until
 
 pytest.importorskip("matplotlib")
+
+
+def read(folder):
+    """Return the rows of leaderboard.csv."""
+    with (folder / "leaderboard.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def run(row):
+    """Return the run of a row."""
+    return row["stream"], row["shape"], row["seed"]
 
 
 @pytest.fixture
@@ -26,37 +41,93 @@ def streams(here):
     return ["one.safetensors", "two.safetensors"]
 
 
-def test_a_table_a_picture_and_every_run(invoke, streams, here):
-    result = invoke("leaderboard", *streams, "--orders", 2, "--passes", 2, "--jobs", 1, "--out", "board")
-    with (here / "board" / "leaderboard.csv").open() as file:
-        rows = list(csv.DictReader(file))
+def test_two_tables_a_picture_and_every_run(invoke, streams, here):
+    options = ["--orders", 2, "--passes", 2, "--unseen", "two.*"]
+    result = invoke("leaderboard", *streams, *options, "--jobs", 1, "--out", "board")
+    rows = read(here / "board")
     assert {row["shape"] for row in rows if row["stream"] == "two"} == {
         *("seed", "class-sequential", "correlated", "few-classes", "half-classes", "long-tail")
     }
-    tda = [row for row in rows if (row["method"], row["passes"]) == ("tda", "1")]
+    zero_shot = {run(row): float(row["acc1"]) for row in rows if row["method"] == "zero-shot"}
+    tda = [row for row in rows if row["method"] == "tda"]
     assert len(tda) == 2 * (8 + 6)
-    shapes = {row["shape"] for row in tda}
-    means = {shape: np.mean([float(row["gain"]) for row in tda if row["shape"] == shape]) for shape in shapes}
-    gain = f"{100 * np.mean(list(means.values())):+.2f}"
     page = (here / "board" / "leaderboard.md").read_text()
-    assert f"| tda | {gain} | " in page
-    lowest = {shape: min(float(row["gain"]) for row in tda if row["shape"] == shape) for shape in shapes}
-    assert f"| {100 * means['long-tail']:+.2f} / {100 * lowest['long-tail']:+.2f} |" in page
-    assert "| tda, second pass | " in page
-    assert "\nacclimate leaderboard *.safetensors --orders 2 --passes 2 --out board\n" in page
+    online, collections = re.split("^## Collections$", page, flags=re.MULTILINE)
+    for column, part, how in (("acc1", online, "online"), ("set_acc1", collections, "frozen and read once more")):
+        gains = {}
+        for row in tda:
+            gains.setdefault(row["shape"], []).append(float(row[column]) - zero_shot[run(row)])
+        gain = f"{100 * np.mean([np.mean(each) for each in gains.values()]):+.2f}"
+        assert f"| tda | {how} | {gain} | " in part
+        tail = gains["long-tail"]
+        assert f"| {100 * np.mean(tail):+.2f} / {100 * min(tail):+.2f} |" in collections
+        assert ["tda", *how.split(), gain] in [
+            line.split()[: 2 + len(how.split())] for line in result.stdout.split("\n")
+        ]
+    assert "| accord | learnt anew in 2 rounds |" in collections
+    assert "\nacclimate leaderboard *.safetensors --orders 2 --passes 2 --unseen 'two.*' --out board\n" in page
     assert "- Domain shift: two (fewer than two domains)." in page
-    lines = [line.split() for line in result.stdout.splitlines()]
-    assert ["tda", gain] in [line[:2] for line in lines]
+    assert "| two | 120 | 5 | " in page
     assert "left out: The method zero (needs views in every stream)." in result.stderr
+    assert r"tda & online & " in (here / "board" / "leaderboard.tex").read_text()
     with Image.open(here / "board" / "leaderboard.png") as picture:
-        assert picture.width > picture.height > 200
+        assert picture.height > picture.width / 2 > 300
+
+
+def test_a_method_of_somebody_else_joins_a_board(invoke, streams, here, own_registry):
+    options = ["--orders", 2, "--shape", "seed", "--shape", "long-tail", "--passes", 2, "--jobs", 1, "--out", "board"]
+    invoke("leaderboard", *streams, *options, "--method", "prior", "--method", "tda")
+    before = read(here / "board")
+    (here / "sharpen.py").write_text(SHARPEN)
+    added = [*options, "--plugin", "sharpen.py", "--method", "sharpen", "--set", "sharpen.factor=2,3", "--add"]
+    table = invoke("leaderboard", *streams, *added).stdout
+    assert "sharpen factor=3  each by itself" in table
+    assert "tda        frozen and read once more" in table  # sharpen learns nothing, so it has no second pass
+    rows = read(here / "board")
+    assert [row for row in rows if row["method"] in ("zero-shot", "prior", "tda")] == before  # with their times
+    assert len(rows) - len(before) == 2 * 2 * 2 * 2
+    page = (here / "board" / "leaderboard.md").read_text()
+    assert page.count("\nacclimate leaderboard *.safetensors") == 2
+    assert "--method sharpen --set sharpen.factor=2,3 --plugin sharpen.py --passes 2 --out board --add\n" in page
+    error = invoke("leaderboard", streams[0], *added, exit_code=2).stderr
+    assert error.startswith("error: the stream two is on the board alone; give the files that the board was made of.")
+    error = invoke("leaderboard", *streams, *added, "--limit", 50, exit_code=2).stderr
+    assert error.startswith("error: the stream one differs from that of the board")
+    error = invoke("leaderboard", *streams, *added, "--orders", 3, exit_code=2).stderr
+    assert error.startswith("error: the board has orders 2, not 3; give the same options.")
+
+
+def test_a_stopped_command_is_continued(invoke, streams, here, monkeypatch):
+    options = [*streams, "--orders", 2, "--shape", "seed", "--method", "tda", "--jobs", 1]
+    measured = []
+
+    def measure_two(**task):
+        measured.append(task["order"])
+        if len(measured) == 3:
+            raise KeyboardInterrupt
+        return measure(**task)
+
+    monkeypatch.setattr(leaderboard, "measure", measure_two)
+    stopped = invoke("leaderboard", *options, exit_code=130)
+    assert "stopped; the same command with --add continues from results." in stopped.stderr
+    assert not (here / "results" / "leaderboard.md").exists()
+    before = read(here / "results")
+    assert len(before) == 2 * 2
+    invoke("leaderboard", *options, "--add")
+    assert len(measured) == 3 + 2
+    assert read(here / "results")[: len(before)] == before
+    page = (here / "results" / "leaderboard.md").read_text()
+    assert page.count("\nacclimate leaderboard") == 1  # it is one command
+    assert "## Collections" not in page
 
 
 def test_without_matplotlib_the_picture_is_left_out(invoke, streams, here, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     options = ["--orders", 1, "--shape", "seed", "--method", "prior", "--limit", 50, "--jobs", 1, "--out", "board"]
     assert "the pictures are left out; plots need matplotlib: " in invoke("leaderboard", streams[0], *options).stderr
-    assert sorted(path.name for path in (here / "board").iterdir()) == ["leaderboard.csv", "leaderboard.md"]
+    assert sorted(path.name for path in (here / "board").iterdir()) == [
+        *("leaderboard.csv", "leaderboard.json", "leaderboard.md", "leaderboard.tex"),
+    ]
     assert ".png" not in (here / "board" / "leaderboard.md").read_text()
 
 
@@ -69,6 +140,7 @@ def test_the_page_names_the_command(invoke, streams, here):
         "--out results\n"
     ) in page
     assert "| one | 50 | 6 |" in page
+    assert "## Without one stream" not in page
     assert "## Left out" not in page
 
 
@@ -78,6 +150,10 @@ def test_bad_input_is_refused_before_the_work(invoke, streams, here):
     assert error.startswith("error: bare has no labels")
     error = invoke("leaderboard", *streams, "--method", "tba", exit_code=2).stderr
     assert error.startswith("error: unknown method 'tba'; did you mean 'tda'")
+    error = invoke("leaderboard", *streams, "--method", "tda", "--set", "dota.limit=1", exit_code=2).stderr
+    assert error.startswith("error: --set dota.limit=1: 'dota' is not among the methods of this run.")
+    error = invoke("leaderboard", *streams, "--add", exit_code=2).stderr
+    assert error.startswith("error: no leaderboard in results to add to")
     assert not (here / "results").exists()
 
 

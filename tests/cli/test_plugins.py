@@ -52,7 +52,7 @@ def test_a_plugin_reaches_the_processes(invoke, plugin, stream_file, here):
     pytest.importorskip("matplotlib")
     options = ["--shape", "seed", "--orders", 2, "--method", "sharpen", "--plugin", plugin, "--out", "board"]
     invoke("leaderboard", stream_file, *options, "--jobs", 2)
-    assert "| sharpen | +0.00 |" in (here / "board" / "leaderboard.md").read_text()
+    assert "| sharpen | each by itself | +0.00 |" in (here / "board" / "leaderboard.md").read_text()
     assert "--method sharpen --plugin sharpen.py --out board" in (here / "board" / "leaderboard.md").read_text()
 
 

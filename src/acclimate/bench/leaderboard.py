@@ -4,14 +4,18 @@ One run is a stream in one order. All methods share its pass, so they answer the
 evidence, and runs are independent: they can be measured in several processes.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from acclimate.bench.measurements import Measurements, read_labelled, read_once
+from acclimate.bench.board import Answered, Board, Standings, settings_text
+from acclimate.bench.evaluation import INTERVAL, interval_text
+from acclimate.bench.measurements import Measurements, name_files, read_labelled, read_once
 from acclimate.bench.orders import (
     LEAVING_OUT_CLASSES,
     SHAPES,
@@ -24,89 +28,76 @@ from acclimate.bench.orders import (
 from acclimate.bench.plots import draw_leaderboard, shown
 from acclimate.bench.prequential import Variant, compare
 from acclimate.bench.results import (
+    ABSENT,
     Score,
-    hardware,
+    latex_table,
+    latex_text,
     markdown_list,
     markdown_table,
     points,
     score_all,
-    write_csv,
     write_page,
 )
 from acclimate.errors import InputError, nearest
-from acclimate.methods import find_method, list_methods
+from acclimate.methods import Adapter, find_method, list_methods
+from acclimate.sources.source import parse_order
 from acclimate.stream import FeatureStream
 
 SHORT = f"first-{SHORT_SAMPLES}"
 DEFAULT_SHAPES = (
     *("seed", "class-sequential", "correlated", "few-classes", "half-classes", "long-tail", "domain-shift", SHORT),
 )
-SUMMARY = ("method", "mean gain", "worst run", "accuracy", "ECE", "Brier", "µs per sample", "state")
+SUMMARY = (
+    *(
+        "method",
+        "answered",
+        "mean gain",
+        INTERVAL,
+        "against the first",
+        "least without one",
+        "unseen streams",
+        "cells won",
+    ),
+    *("worst run", "accuracy", "ECE", "µs per sample", "state"),
+)
+TABLES: Mapping[Answered, tuple[str, str]] = {
+    "online": (
+        "Online",
+        "Answers are given once, when a sample comes. A method that answers in batches has learnt from the samples of "
+        "the batch before it answers them.",
+    ),
+    "set": (
+        "Collections",
+        "A stream is answered as a whole, when all of it is there: by methods that are made for that, and by the "
+        "second passes of methods that learn online.",
+    ),
+}
 NOTES = """\
 - **Mean gain**: accuracy above that of zero-shot on the same samples in the same order, in points. Each shape counts
-  the same: the figure is the mean over the shapes of the mean over their runs. So are accuracy, ECE, Brier and time.
+  the same: the figure is the mean over the shapes of the mean over their runs. So are accuracy, ECE and time.
+- **95 % interval** of the mean gain, and **against the first**, the same of the difference to the mean gain of the
+  first method: a paired bootstrap of 2,000 draws, the same for all methods. A draw takes data sets with replacement
+  (all streams of one together: they have the same images), and for each stream and shape orders with replacement. So
+  it covers other data sets of the kind, of which there are few here: such intervals are rather too narrow.
+- **Least without one**: the lowest mean gain when one stream, or all streams of a data set, are left out.
+- **Unseen streams**: the mean gain on the streams on which no constant of this library was chosen.
+- **Cells won**: of all streams in all shapes, the share where the mean gain is the highest; methods that are level
+  share a cell.
 - **Worst run**: the lowest gain of all runs, and the stream and order it comes from.
-- **ECE, Brier**: of the softmax of the logits. Expected calibration error over 15 bins in percent, and Brier score from
-  0 to 2; lower is better.
+- **ECE**: expected calibration error of the softmax of the logits, over 15 bins, in percent; lower is better.
 - **Time**: what a sample takes in addition to zero-shot, whose line shows what all methods share; in batches of 256. A
   second pass includes the first.
-- **State**: bytes of the arrays of the largest state. A second pass needs the features of the stream as well."""
+- **State**: bytes of the arrays of the largest state. To answer a set takes the features of the stream as well."""
 
-
-@dataclass(frozen=True)
-class Standing:
-    """The scores of a method in all runs. Means are means over the shapes, each of which counts the same."""
-
-    title: str
-    scores: tuple[Score, ...]
-
-    @property
-    def shapes(self) -> dict[str, list[Score]]:
-        """The scores by shape."""
-        return {
-            name: [score for score in self.scores if score.shape == name]
-            for name in sorted({score.shape for score in self.scores}, key=list(SHAPES).index)
-        }
-
-    @property
-    def worst(self) -> Score:
-        """The run with the lowest gain."""
-        return min(self.scores, key=lambda score: score.gain or 0.0)
-
-    @property
-    def size(self) -> str:
-        """The bytes of the largest state, as text."""
-        count = max(score.cost["state_bytes"] for score in self.scores)
-        for unit, name in ((1e6, "MB"), (1e3, "kB")):
-            if count >= unit:
-                return f"{count / unit:.1f} {name}"
-        return f"{count} B"
-
-    def gains(self, shape: str) -> tuple[float, float]:
-        """Return the mean and the lowest gain of a shape."""
-        gains = [score.gain or 0.0 for score in self.shapes[shape]]
-        return float(np.mean(gains)), min(gains)
-
-    def mean(self, column: str) -> float:
-        """Return the mean over the shapes' means of a column of leaderboard.csv."""
-        return float(np.mean([np.mean([csv_row(score)[column] for score in each]) for each in self.shapes.values()]))
-
-
-def csv_row(score: Score) -> dict[str, object]:
-    """Return the columns of leaderboard.csv; scores are fractions.
-
-    The microseconds are those beyond zero-shot, of all passes together; zero-shot has its own.
-    """
-    return {
-        **{name: getattr(score, name) for name in ("stream", "shape", "seed", "method", "passes", "samples")},
-        **{"acc1": score.accuracy, "gain": score.gain, "ece": score.ece, "brier": score.brier},
-        **{name: score.cost[name] for name in ("us_per_sample", "state_bytes")},
-    }
+SHAPES_NOTE = (
+    "Mean and lowest gain of the runs of each shape, in points. The shapes are those of the "
+    "[protocol](../benchmarks.md#protocol)."
+)
 
 
 def plan_board(
     paths: Sequence[Path],
-    methods: Sequence[str] = (),
+    variants: Sequence[Variant] = (),
     shapes: Sequence[str] = DEFAULT_SHAPES,
     orders: int = 5,
     limit: int | None = None,
@@ -116,128 +107,235 @@ def plan_board(
 
     Args:
         paths: feature files with labels.
-        methods: their names; all training-free methods when not given.
+        variants: the methods; all training-free methods when not given.
         shapes: names of `acclimate.bench.orders.SHAPES`.
         orders: runs of each shape and stream, seeds 0 to orders - 1.
         limit: take at most this many samples of a stream, drawn at random.
-        passes: 2 to score the second pass of every method that learns online, too.
+        passes: 2 to score the answers to whole streams, too.
     """
     if unknown := [shape for shape in shapes if shape not in SHAPES]:
         raise InputError(f"unknown shape {unknown[0]!r}; {nearest(unknown[0], SHAPES)}")
-    streams = {name: _limited(stream, limit) for name, stream in read_labelled(paths).items()}
+    streams = {name: _limited(stream, limit) for name, stream in read_labelled(paths, with_folders=True).items()}
     with_views = all(stream.views > 1 for stream in streams.values())
-    unfit = {name: _unfit(name, with_views) for name in methods or list_methods() if name != "zero-shot"}
+    asked = [each for each in variants or map(Variant, list_methods()) if each.method != "zero-shot"]
+    unfit = {each.method: _unfit(find_method(each.method), with_views, passes) for each in asked}
     left_out = [f"The method {name} ({reason})." for name, reason in unfit.items() if reason]
-    chosen = tuple(name for name, reason in unfit.items() if not reason)
+    chosen = tuple(each for each in asked if not unfit[each.method])
     if not chosen:
         raise InputError(f"no method can run. {' '.join(left_out)}")
     tasks = []
-    run = partial(measure, methods=chosen, limit=limit, passes=passes)
+    run = partial(measure, variants=chosen, limit=limit, passes=passes)
+    files = name_files(paths)
     for shape in dict.fromkeys(shapes):
         names = order_names(f"{shape}:0", orders)
-        able = [path for path in paths if _can_take(streams[path.stem], names[0])]
-        tasks += [partial(run, path=path, order=name) for path in able for name in names]
-        if unable := [path.stem for path in paths if path not in able]:
+        able = [name for name, stream in streams.items() if _can_take(stream, names[0])]
+        tasks += [partial(run, name=name, path=files[name], order=order) for name in able for order in names]
+        if unable := [name for name in streams if name not in able]:
             fewer = "two domains" if SHAPES[shape][0] == "domain" else f"{LEAVING_OUT_CLASSES} classes"
             why = f"no more than {SHORT_SAMPLES} samples" if shape == SHORT else f"fewer than {fewer}"
             left_out.append(f"{shape_title(shape).capitalize()}: {', '.join(unable)} ({why}).")
     if not tasks:
         raise InputError(f"no stream can take these shapes. {' '.join(left_out)}")
-    tasks.sort(key=lambda task: paths.index(task.keywords["path"]))
+    tasks.sort(key=lambda task: list(files).index(task.keywords["name"]))
     return Measurements(streams, tuple(tasks), tuple(left_out))
 
 
-def measure(path: Path, order: str, methods: Sequence[str], limit: int | None, passes: int) -> list[Score]:
+def measure(
+    name: str, path: Path, order: str, variants: Sequence[Variant], limit: int | None, passes: int
+) -> list[Score]:
     """Score zero-shot and methods on at most `limit` samples of a feature file in one order."""
     stream = _limited(read_once(path), limit)
-    return score_all(path.stem, stream, compare(stream, list(map(Variant, methods)), [order], passes=passes))
+    return score_all(name, stream, compare(stream, variants, [order], passes=passes))
 
 
-def standings(scores: Sequence[Score]) -> list[Standing]:
-    """Return the methods by decreasing mean gain."""
-    every = [
-        Standing(title, tuple(score for score in scores if score.title == title))
-        for title in {score.title for score in scores}
-    ]
-    return sorted(every, key=lambda standing: (-standing.mean("gain"), standing.title))
+def make_protocol(
+    paths: Sequence[Path], plan: Measurements, unseen: Sequence[str] = (), **options: Any
+) -> dict[str, Any]:
+    """Describe the runs of a plan; `unseen` are patterns of files on which no constant was chosen."""
+    files = name_files(paths)
+    marks = {name: any(fnmatch(str(path), pattern) for pattern in unseen) for name, path in files.items()}
+    if idle := [pattern for pattern in unseen if not any(fnmatch(str(path), pattern) for path in paths)]:
+        raise InputError(f"--unseen {idle[0]} matches none of the feature files.")
+    streams = {
+        name: {
+            "sha256": hashlib.sha256(files[name].read_bytes()).hexdigest()[:16],
+            "samples": len(stream),
+            "classes": len(stream.head),
+            "unseen": marks[name],
+        }
+        for name, stream in plan.streams.items()
+    }
+    return {"streams": streams, **options}
 
 
-def write_board(plan: Measurements, scores: Sequence[Score], folder: Path, command: str) -> list[tuple[str, ...]]:
-    """Write leaderboard.md, .png and .csv to a folder; `command` made them. Return the lines of the main table."""
-    write_csv(list(map(csv_row, scores)), folder / "leaderboard.csv")
-    board = standings(scores)
-    shapes = list(board[0].shapes)
-    summary = summary_rows(board)
+def add_to_board(board: Board, plan: Measurements) -> Measurements:
+    """Enter the methods of a plan into a board, and return the plan of those runs that the board does not have."""
+    every: tuple[Variant, ...] = plan.tasks[0].keywords["variants"]
+    for variant in every:
+        board.enter(variant)
+    board.notes = list(dict.fromkeys([*board.notes, *plan.notes]))
+    tasks = []
+    for task in plan.tasks:
+        shape, seed = parse_order(task.keywords["order"])
+        lacking = {title for title in board.methods if (task.keywords["name"], shape, seed, title) not in board.rows}
+        if unasked := lacking - {variant.title for variant in every}:
+            raise InputError(
+                f"the board lacks runs of {', '.join(sorted(unasked))}; finish it first, without --method."
+            )
+        if lacking:
+            tasks.append(partial(task, variants=tuple(each for each in every if each.title in lacking)))
+    return Measurements(plan.streams, tuple(tasks), plan.notes)
+
+
+def write_board(board: Board, folder: Path) -> dict[str, list[tuple[str, ...]]]:
+    """Write leaderboard.md, .png and .tex from the runs of a board; return headings and lines of the main tables."""
+    tables = {answered: board.standings(answered) for answered in TABLES}
+    tables = {answered: table for answered, table in tables.items() if len(table.titles) > 1}
+    mains = {TABLES[answered][0]: summary_rows(board, table) for answered, table in tables.items()}
+    first = next(iter(tables.values()))
+    commands = "\n".join(board.commands)
     parts = [
         "# Leaderboard",
-        f"Training-free methods, each with one setting for everything, on {len(plan.streams)} streams in "
-        f"{len(shapes)} shape{'s' if len(shapes) > 1 else ''}: {len(plan.tasks)} runs, in each of which all methods "
-        "answer the same samples. `leaderboard.csv` has the scores of every run. The files are generated by\n\n"
-        f"```\n{command}\n```",
+        f"Training-free methods, each with one setting for everything, on {len(first.streams)} "
+        f"stream{'s' if len(first.streams) > 1 else ''} in {len(first.shapes)} "
+        f"shape{'s' if len(first.shapes) > 1 else ''}: {int(first.taken.sum())} runs, in each of which all methods "
+        "answer the same samples. `leaderboard.csv` has the scores of every run, `leaderboard.tex` the tables for a "
+        f"paper. The files are generated by\n\n```\n{commands}\n```",
         *shown(
             "Mean gain over zero-shot, by method and shape of the stream",
             folder / "leaderboard.png",
-            partial(draw_leaderboard, board),
-        ),
-        "## Methods",
-        markdown_table(SUMMARY, summary),
-        NOTES,
-        f"Measured on {hardware('numpy')}.",
-        "## Shapes",
-        "Mean and lowest gain of the runs of each shape, in points. The shapes are those of the "
-        "[protocol](../benchmarks.md#protocol).",
-        markdown_table(
-            ("method", *map(shape_title, shapes)),
-            [(each.title, *(" / ".join(map(points, each.gains(shape))) for shape in shapes)) for each in board],
+            partial(draw_leaderboard, {TABLES[answered][0]: table for answered, table in tables.items()}),
         ),
     ]
-    if "seed" in shapes:
-        parts += [
-            "## Streams, shuffled",
-            "Accuracy of zero-shot in percent, and the mean gain of the others in points.",
-            markdown_table(
-                ("stream", "samples", "classes", *(standing.title for standing in board)),
-                [
-                    (name, str(len(stream)), str(len(stream.head)), *(_shuffled(standing, name) for standing in board))
-                    for name, stream in plan.streams.items()
-                ],
-            ),
-        ]
-    if plan.notes:
-        parts += ["## Left out", *markdown_list(plan.notes)]
+    for answered, table in tables.items():
+        title, sentence = TABLES[answered]
+        headings, *lines = mains[title]
+        parts += [f"## {title}", sentence, markdown_table(headings, lines), first_sentence(table)]
+    parts += [NOTES, f"Measured on {'; and on '.join(board.machines)}.", *_streams(board, first)]
+    parts += ["## Shapes", SHAPES_NOTE]
+    for answered, table in tables.items():
+        parts += [f"### {TABLES[answered][0]}, by shape", markdown_table(*_by_shape(table))]
+    parts += ["## Streams", "Mean gain in points over the shapes that a stream can take."]
+    for answered, table in tables.items():
+        gains = {name: table.on([name]) for name in table.streams}
+        parts += [f"### {TABLES[answered][0]}, by stream", markdown_table(*_by_method(table, "stream", gains))]
+    if first.without:
+        parts += ["## Without one stream", "Mean gain in points of all streams but one, or but those of a data set."]
+        for answered, table in tables.items():
+            part = markdown_table(*_by_method(table, "without", table.without))
+            parts += [f"### {TABLES[answered][0]}, without one stream", part]
+    parts += ["## Settings", *markdown_list(_settings(board))]
+    if board.notes:
+        parts += ["## Left out", *markdown_list(board.notes)]
     write_page(parts, folder / "leaderboard.md")
-    return summary
+    write_page(
+        [f"% {latex_text(title)}\n{latex_table(headings, lines)}" for title, (headings, *lines) in mains.items()],
+        folder / "leaderboard.tex",
+    )
+    return mains
 
 
-def summary_rows(board: Iterable[Standing]) -> list[tuple[str, ...]]:
-    """Return the lines of the main table, with the columns of `SUMMARY`."""
-    return [
+def summary_rows(board: Board, table: Standings) -> list[tuple[str, ...]]:
+    """Return the headings of a main table, and a line for each method."""
+    unseen = [name for name, each in board.protocol["streams"].items() if each["unseen"]]
+    gains, differences = table.intervals
+    several = len(table.data_sets) > 1
+    figures = {name: table.mean(name) for name in ("gain", "acc1", "ece", "us")}
+    rows = []
+    for i, title in enumerate(table.titles):
+        zero_shot = title == "zero-shot"
+        rest = {name: float(means[i]) for name, means in table.without.items()}
+        least = min(rest, key=lambda name: rest[name], default="")
+        lowest, run = table.lowest(i)
+        cells = {
+            "method": title,
+            "answered": table.answered[i],
+            "mean gain": points(figures["gain"][i]),
+            INTERVAL: interval_text(*gains[i]) if several and not zero_shot else ABSENT,
+            "against the first": interval_text(*differences[i]) if several and i else ABSENT,
+            "least without one": ABSENT if zero_shot or not least else f"{points(rest[least])} ({least})",
+            "unseen streams": points(table.on(unseen)[i]) if unseen else "",
+            "cells won": f"{100 * table.won[i]:.0f} %",
+            "worst run": ABSENT if zero_shot else f"{points(lowest)} ({run})",
+            "accuracy": f"{100 * figures['acc1'][i]:.2f}",
+            "ECE": f"{100 * figures['ece'][i]:.2f}",
+            "µs per sample": f"{figures['us'][i]:.0f}",
+            "state": size_text(1000 * float(np.nanmax(table.values["state_kb"][i]))),
+        }
+        rows.append({name: cells[name] for name in SUMMARY if unseen or name != "unseen streams"})
+    return [tuple(rows[0]), *(tuple(row.values()) for row in rows)]
+
+
+def first_sentence(table: Standings) -> str:
+    """Return a sentence that says which method is first, and whether it is so without any one stream."""
+    best = table.titles[0]
+    others = {name: table.titles[int(np.argmax(means))] for name, means in table.without.items()}
+    changed = [f"without {name}, {title} is" for name, title in others.items() if title != best]
+    if not others:
+        return f"{best} is first in the mean."
+    return (
+        f"{best} is first in the mean, whichever is left out of the streams."
+        if not changed
+        else (f"{best} is first in the mean of all streams; {'; '.join(changed)}.")
+    )
+
+
+def size_text(count: float) -> str:
+    """Return a number of bytes with its unit."""
+    for unit, name in ((1e6, "MB"), (1e3, "kB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count:.0f} B"
+
+
+def _streams(board: Board, table: Standings) -> list[str]:
+    """Describe the streams: zero-shot's accuracy is the mean over the shapes, as all figures."""
+    zero_shot = list(table.titles).index("zero-shot")
+    marked = any(each["unseen"] for each in board.protocol["streams"].values())
+    rows = [
         (
-            standing.title,
-            points(standing.mean("gain")),
-            points(standing.worst.gain or 0.0)
-            + ("" if standing.title == "zero-shot" else f" ({standing.worst.stream}, {standing.worst.order})"),
-            f"{100 * standing.mean('acc1'):.2f}",
-            f"{100 * standing.mean('ece'):.2f}",
-            f"{standing.mean('brier'):.3f}",
-            f"{standing.mean('us_per_sample'):.1f}",
-            standing.size,
+            name,
+            *(str(each["samples"]), str(each["classes"]), f"{100 * table.on([name], 'acc1')[zero_shot]:.2f}"),
+            *(["no" if each["unseen"] else "yes"] if marked else []),
         )
-        for standing in board
+        for name, each in board.protocol["streams"].items()
+    ]
+    headings = ["stream", "samples", "classes", "zero-shot", *(["constants chosen on it"] if marked else [])]
+    said = (
+        "Streams on which constants of this library were chosen flatter its own methods, and the rivals whose setting "
+        "was chosen there among the published ones; the column **unseen streams** has the others."
+    )
+    return ["## Data", *([said] if marked else []), markdown_table(headings, rows)]
+
+
+def _by_shape(table: Standings) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    gains = table.values["gain"]
+    lines = [
+        (title, *(f"{points(np.nanmean(each))} / {points(np.nanmin(each))}" for each in np.moveaxis(gains[i], 1, 0)))
+        for i, title in enumerate(table.titles)
+    ]
+    return ("method", *map(shape_title, table.shapes)), lines
+
+
+def _by_method(
+    table: Standings, corner: str, gains: Mapping[str, Any]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    return (corner, *table.titles), [(name, *map(points, means)) for name, means in gains.items()]
+
+
+def _settings(board: Board) -> list[str]:
+    return [
+        f"**{title}**: {settings_text(each['settings'])}. {each['published']}".rstrip()
+        for title, each in sorted(board.methods.items())
     ]
 
 
-def _shuffled(standing: Standing, stream: str) -> str:
-    runs = [score for score in standing.shapes["seed"] if score.stream == stream]
-    gain = points(float(np.mean([score.gain for score in runs])))
-    return f"{100 * runs[0].accuracy:.2f}" if standing.title == "zero-shot" else gain
-
-
-def _unfit(name: str, with_views: bool) -> str | None:
+def _unfit(method: type[Adapter], with_views: bool, passes: int) -> str | None:
     """Return why a method cannot run on feature files; None if it can."""
-    method = find_method(name)
     if method.kind == "few-shot":
         return "fitted to labelled samples"
+    if method.kind == "collection" and passes == 1:
+        return "answers a stream as a whole; --passes 2"
     if missing := sorted(method.needs - ({"views"} if with_views else set())):
         return f"needs {' and '.join(missing)}" + (" in every stream" if missing == ["views"] else "")
     return None

@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -29,8 +30,16 @@ class Measurements:
     tasks: tuple[partial[list[Score]], ...]  # calls of functions at the top of a module
     notes: tuple[str, ...]  # sentences on what is left out
 
-    def run(self, jobs: int = 1, progress: Progress = silent) -> list[Score]:
-        """Measure everything in `jobs` processes, or in this process if it is 1; the order is kept."""
+    def run(
+        self,
+        jobs: int = 1,
+        progress: Progress = silent,
+        keep: Callable[[list[Score]], None] = lambda scores: None,
+    ) -> list[Score]:
+        """Measure everything in `jobs` processes, or in this process if it is 1; the order is kept.
+
+        `keep` is called with the scores of each measurement as soon as they and all before them are known.
+        """
         scores: list[Score] = []
         with ExitStack() as stack:
             advance = stack.enter_context(progress(len(self.tasks), "measuring", "runs"))
@@ -49,17 +58,30 @@ class Measurements:
             try:
                 for each in found:
                     scores += each
+                    keep(each)
                     advance(1)
             except BrokenProcessPool as error:
                 raise RunError("a process was killed, probably for want of memory; try fewer --jobs.") from error
         return scores
 
 
-def read_labelled(paths: Sequence[Path]) -> dict[str, FeatureStream]:
-    """Read feature files with labels, by their names without the suffix."""
-    streams = {path.stem: read_stream(path) for path in paths}
-    if len(streams) < len(paths):
+def name_files(paths: Sequence[Path]) -> dict[str, Path]:
+    """Return files by their names without the suffix, and with the folder where several have the same.
+
+    Examples:
+        >>> list(name_files([Path("clip/pets.npz"), Path("old/pets.npz"), Path("old/cars.npz")]))
+        ['clip/pets', 'old/pets', 'cars']
+    """
+    stems = Counter(path.stem for path in paths)
+    return {path.stem if stems[path.stem] == 1 else f"{path.resolve().parent.name}/{path.stem}": path for path in paths}
+
+
+def read_labelled(paths: Sequence[Path], with_folders: bool = False) -> dict[str, FeatureStream]:
+    """Read feature files with labels, by their names without the suffix, or by those of `name_files`."""
+    named = name_files(paths) if with_folders else {path.stem: path for path in paths}
+    if len(named) < len(paths):
         raise InputError("two feature files have the same name, which results are stored under; rename one.")
+    streams = {name: read_stream(path) for name, path in named.items()}
     for name, stream in streams.items():
         if stream.labels is None:
             raise InputError(f"{name} has no labels, so there is nothing to score; add labels to the file.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from acclimate.arrays import HostArray
+from acclimate.bench.evaluation import interval_text
 from acclimate.bench.orders import shape_title
 from acclimate.bench.prequential import Outcome
 from acclimate.bench.recipes import AVERAGE
@@ -21,9 +22,9 @@ from acclimate.errors import InputError, MissingExtraError, missing
 from acclimate.files import write_atomically, writing
 
 if TYPE_CHECKING:
+    from acclimate.bench.board import Standings
     from acclimate.bench.comparison import Cell, Table
     from acclimate.bench.few_shot import Curve
-    from acclimate.bench.leaderboard import Standing
 
 # Suffixes, and the metadata that would change with every run, which has a different name in each format.
 FORMATS = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
@@ -213,61 +214,77 @@ def draw_times(tables: "Sequence[Table]", path: Path) -> None:
             axes.label_outer()
 
 
-def draw_leaderboard(board: "Sequence[Standing]", path: Path) -> None:
-    """Draw a heat map of methods and shapes: mean gain and worst run; at the right, calibration and cost."""
-    zero_shot = next(standing for standing in board if standing.title == "zero-shot")
-    methods = [standing for standing in board if standing is not zero_shot]
-    shapes = list(zero_shot.shapes)
-    gains = 100 * np.array(  # (methods, 1 + shapes, 2) mean and worst, of all runs and of those of each shape
-        [[(each.mean("gain"), each.worst.gain or 0.0), *map(each.gains, shapes)] for each in methods]
-    )
+def draw_leaderboard(tables: "Mapping[str, Standings]", path: Path) -> None:
+    """Draw a heat map of methods and shapes for each table by title: mean gain and worst run; at the right, cost."""
+    first = next(iter(tables.values()))
+    zero_shot = list(first.titles).index("zero-shot")
     columns = [
-        *(name.replace(" ", "\n", 1) for name in ("all shapes", *map(shape_title, shapes))),
-        f"ECE\n({100 * zero_shot.mean('ece'):.1f})",
-        f"Brier\n({zero_shot.mean('brier'):.2f})",
+        *(name.replace(" ", "\n", 1) for name in ("all shapes", *map(shape_title, first.shapes))),
+        "cells\nwon",
+        f"ECE, %\n({100 * first.mean('ece')[zero_shot]:.1f})",
         "µs per\nsample",
-        "state",
     ]
-    high = len(methods)
-    wide = 1 + len(shapes)
-    with _figure(path, width=2.2 + 0.9 * len(columns), height=1.3 + 0.5 * high, legend=False) as (axes,):
-        axes.pcolormesh(
-            np.arange(wide + 1) - 0.5,
-            np.arange(high + 1) - 0.5,
-            gains[..., 0],
-            cmap=pyplot().matplotlib.colors.LinearSegmentedColormap.from_list(
-                "",
-                ("#d9694f", "#ffffff", "#4fa384"),  # loss to gain, light enough for black figures
-            ),
-            vmin=-6,  # points with the full colour
-            vmax=6,
-            edgecolors="white",
-            linewidth=2,
+    high = max(len(table.titles) for table in tables.values())
+    with _figure(
+        path,
+        len(tables),
+        width=2.6 + 0.95 * len(columns),
+        height=(0.9 + 0.44 * high) * len(tables) + 0.3,
+        rows=len(tables),
+        legend=False,
+    ) as panels:
+        for axes, (title, table) in zip(panels, tables.items(), strict=True):
+            _draw_standings(axes, table, high)
+            axes.set_title(title, fontsize=13, weight="bold", pad=8)
+            axes.set_xticks(range(len(columns)), columns, fontsize=9)
+        panels[0].figure.suptitle(
+            "Accuracy above zero-shot in points: mean and worst run, and over all shapes the 95 % interval of the mean",
+            fontsize=10,
         )
-        middle: dict[str, Any] = {"ha": "center", "va": "center"}
-        for y, standing in enumerate(methods):
-            for x, (mean, worst) in enumerate(gains[y]):
-                axes.text(x, y - 0.12, f"{mean:+.1f}", **middle, fontsize=11, weight="normal" if x else "bold")
-                colour = "#a3200d" if worst < -1 else "#444444"  # a loss of more than a point is red
-                axes.text(x, y + 0.26, f"worst {worst:+.1f}", **middle, fontsize=7, color=colour)
-            further = (
-                f"{100 * standing.mean('ece'):.1f}",
-                f"{standing.mean('brier'):.2f}",
-                f"{standing.mean('us_per_sample'):.0f}",
-                standing.size,
-            )
-            for x, text in enumerate(further, wide):
-                axes.text(x, y, text, **middle, fontsize=9)
-        axes.grid(visible=False)
-        axes.spines[:].set_visible(False)
-        axes.invert_yaxis()
-        axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
-        axes.set(
-            xlim=(-0.5, len(columns) - 0.5),
-            title="Accuracy above zero-shot in points, mean and worst run; at the right, in brackets, zero-shot itself",
+
+
+def _draw_standings(axes: Any, table: "Standings", high: int) -> None:
+    """Draw a line for each method but zero-shot, in a panel with room for `high` lines."""
+    methods = [i for i, title in enumerate(table.titles) if title != "zero-shot"]
+    gains = 100 * table.values["gain"][methods]  # (M, S, H, O)
+    means = np.column_stack([100 * table.mean()[methods], np.nanmean(gains, axis=(1, 3))])
+    worst = np.column_stack([np.nanmin(gains, axis=(1, 2, 3)), np.nanmin(gains, axis=(1, 3))])
+    wide = means.shape[1]
+    axes.pcolormesh(
+        np.arange(wide + 1) - 0.5,
+        np.arange(len(methods) + 1) - 0.5,
+        means,
+        cmap=pyplot().matplotlib.colors.LinearSegmentedColormap.from_list(
+            "",
+            ("#e8907a", "#ffffff", "#6fb898"),  # loss to gain, light enough for dark figures
+        ),
+        vmin=-6,  # points with the full colour
+        vmax=6,
+        edgecolors="white",
+        linewidth=2,
+    )
+    middle: dict[str, Any] = {"ha": "center", "va": "center"}
+    for y, i in enumerate(methods):
+        for x in range(wide):
+            below = f"worst {worst[y, x]:+.1f}" if x else interval_text(*table.intervals[0][i])
+            colour = "#8c1405" if x and worst[y, x] < -1 else "#333333"  # a loss of more than a point is red
+            mean = f"{round(means[y, x], 1) + 0.0:+.1f}"  # zero is +0.0, never -0.0
+            axes.text(x, y - 0.13, mean, **middle, fontsize=11, weight="normal" if x else "bold")
+            axes.text(x, y + 0.27, below, **middle, fontsize=7, color=colour)
+        axes.text(-0.6, y - 0.13, table.titles[i], ha="right", va="center", fontsize=11)
+        axes.text(-0.6, y + 0.27, table.answered[i], ha="right", va="center", fontsize=7, color="#333333")
+        further = (
+            f"{100 * table.won[i]:.0f} %",
+            f"{100 * table.mean('ece')[i]:.1f}",
+            f"{table.mean('us')[i]:.0f}",
         )
-        axes.set_xticks(range(len(columns)), columns, fontsize=9)
-        axes.set_yticks(range(high), [standing.title for standing in methods], fontsize=11)
+        for x, text in enumerate(further, wide):
+            axes.text(x, y, text, **middle, fontsize=9)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+    axes.set(xlim=(-0.5, wide + 2.5), ylim=(high - 1.5, -0.5))
+    axes.set_yticks([])
 
 
 def draw_few_shot(board: "Sequence[Curve]", panels: Mapping[str, Sequence[str]], path: Path) -> None:

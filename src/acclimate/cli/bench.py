@@ -1,7 +1,7 @@
 """`acclimate bench`: the paper's benchmarks, one JSON file per result."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -137,16 +137,21 @@ def as_patterns(paths: Sequence[Path]) -> str:
     return " ".join(words)
 
 
-def run_measurements(plan: "Measurements", out: Path, jobs: int | None, note: str) -> "list[Score]":
-    """Make the folder of the results, report what is left out, and make the measurements in several processes."""
+def run_measurements(
+    plan: "Measurements", out: Path, jobs: int | None, note: str, keep: "Callable[[list[Score]], None] | None" = None
+) -> "list[Score]":
+    """Make the folder of the results, report what is left out, and make the measurements in several processes.
+
+    `keep` stores the scores of each measurement as soon as they are known.
+    """
     from acclimate.files import writing
 
     report_pictures()
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
     report([f"{note}: {sentence}" for sentence in plan.notes])
-    with interruptible("nothing was written."):
-        return plan.run(jobs or os.cpu_count() or 1, progress_bar)
+    with interruptible(f"the same command with --add continues from {out}." if keep else "nothing was written."):
+        return plan.run(jobs or os.cpu_count() or 1, progress_bar, keep or (lambda scores: None))
 
 
 def report(sentences: Sequence[str]) -> None:

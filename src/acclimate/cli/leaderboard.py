@@ -1,14 +1,23 @@
-"""`acclimate leaderboard`: every training-free method on many streams in every shape, as one table and one picture."""
+"""`acclimate leaderboard`: every training-free method on many streams in every shape, as two tables and one picture."""
 
 from pathlib import Path
-from typing import Annotated
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from acclimate.cli.arguments import Plugins
+from acclimate.cli.arguments import Plugins, parse_sweep
 from acclimate.cli.bench import Out, as_patterns, options_text, run_measurements
 from acclimate.cli.console import say
 from acclimate.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from acclimate.bench.results import Score
+
+PRINTED = (  # columns for which a terminal has room
+    *("method", "answered", "mean gain", "95 % interval", "unseen streams", "cells won", "worst run"),
+    *("accuracy", "ECE"),
+)
 
 
 def leaderboard(
@@ -25,29 +34,69 @@ def leaderboard(
     method: Annotated[
         list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default="all that need no training")
     ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="A setting, KEY=VALUE or METHOD.KEY=VALUE; a line for each of several values with commas. Repeatable.",
+        ),
+    ] = None,
     plugin: Plugins = None,
-    passes: Annotated[int, typer.Option(help="2 to score answers given once more at the end, too.", min=1, max=2)] = 1,
+    passes: Annotated[
+        int, typer.Option(help="2 for the table of collections, answered when all of a stream is there.", min=1, max=2)
+    ] = 1,
     limit: Annotated[int | None, typer.Option(help="Use at most this many samples of each stream.", min=1)] = None,
+    unseen: Annotated[
+        list[str] | None,
+        typer.Option(help="A pattern of files on which nobody chose a setting; they get a column. Repeatable."),
+    ] = None,
     jobs: Annotated[int | None, typer.Option(help="Processes.", show_default="as many as cores", min=1)] = None,
     out: Out = Path("results"),
+    add: Annotated[
+        bool, typer.Option("--add", help="Keep the runs of the board in --out, and make only those that it lacks.")
+    ] = False,
 ) -> None:
     """Compare all training-free methods on streams that are shuffled, sorted, in bursts, with few classes, and so on.
 
-    Writes leaderboard.md, leaderboard.png, and leaderboard.csv with every run.
+    Writes leaderboard.md, .png and .tex, and leaderboard.csv and .json with every run. With --add, a stopped command is
+    continued, and methods join a board that is there; the files and the options must be those of that board.
     """
-    from acclimate.bench.leaderboard import DEFAULT_SHAPES, SUMMARY, plan_board, write_board
+    from acclimate.bench.board import Board
+    from acclimate.bench.evaluation import sweep
+    from acclimate.bench.leaderboard import DEFAULT_SHAPES, add_to_board, make_protocol, plan_board, write_board
+    from acclimate.methods import list_methods
 
-    plan = plan_board(files, method or (), shape or DEFAULT_SHAPES, orders, limit, passes)
-    scores = run_measurements(plan, out, jobs, "left out")
+    names = method or list(list_methods())
+    variants = [each for name in names for each in sweep(name, parse_sweep(name, setting, names))]
+    shapes = list(dict.fromkeys(shape or DEFAULT_SHAPES))
+    plan = plan_board(files, variants, shapes, orders, limit, passes)
+    protocol = make_protocol(files, plan, unseen or (), shapes=shapes, orders=orders, limit=limit, passes=passes)
+    board = Board.read(out) if add else Board(protocol)
+    board.check_same(protocol)
+    plan = add_to_board(board, plan)
     options = options_text(
         orders=orders,
         shape=shape,
         method=method,
+        set=setting,
         plugin=plugin,
         passes=passes if passes == 2 else None,
         limit=limit,
+        unseen=list(map(quote, unseen or ())),
         out=out,
     )
-    rows = write_board(plan, scores, out, f"acclimate leaderboard {as_patterns(files)} {options}")
-    print_table(SUMMARY, rows, left=("method", "worst run"), width=130)
+    command = f"acclimate leaderboard {as_patterns(files)} {options}"
+    if command not in board.commands:  # a stopped command that is continued is one command
+        board.commands.append(command + " --add" * add)
+
+    def keep(scores: "list[Score]") -> None:
+        board.add(scores)
+        board.save(out)
+
+    run_measurements(plan, out, jobs, "left out", keep)
+    for title, (headings, *rows) in write_board(board, out).items():
+        say("", title)
+        shown = [i for i, heading in enumerate(headings) if heading in PRINTED]
+        lines = [[row[i] for i in shown] for row in rows]
+        print_table([headings[i] for i in shown], lines, left=("method", "answered", "worst run"))
     say(f"the results are in {out}/leaderboard.*.", err=True)
