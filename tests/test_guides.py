@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import acclimate
-from guides import Reader, as_script, free_port, snippets
+from guides import Reader, as_script, snippets
+from ports import free_port
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

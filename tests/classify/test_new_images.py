@@ -164,7 +164,7 @@ def test_a_followed_folder_is_classified_as_images_arrive(make, folder, tmp_path
         wait_until(lambda: run.summary.images == 15)
     finally:
         stopped.set()
-        worker.join(30)
+        worker.join(180)
     assert load_state(tmp_path / "site.safetensors").samples_seen == 15
     assert make().output.checkpoint.is_file()  # it can go on
     add_images(folder, 6)

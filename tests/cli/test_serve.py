@@ -35,11 +35,11 @@ def running(folder, *options, variables=None):
     match = re.match(r"serving on (http://\S+) ", line)
     assert match, (folder / "log").read_text()
     try:
-        with httpx.Client(base_url=match[1], timeout=60) as client:
+        with httpx.Client(base_url=match[1], timeout=180) as client:
             client.process = process
             yield client
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        assert process.wait(180) == 0
     finally:
         process.kill()
         process.wait()
@@ -54,7 +54,7 @@ def read_log(folder):
 def test_it_can_be_stopped_as_soon_as_it_says_that_it_serves(tiny_onnx, tmp_path, number):
     with running(tmp_path, "--model", f"onnx:{tiny_onnx}") as client:
         client.process.send_signal(number)
-        assert client.process.wait(60) == 0
+        assert client.process.wait(180) == 0
     assert read_log(tmp_path)[-1]["message"] == "stopped; all states are saved"
 
 
@@ -86,7 +86,7 @@ def test_requests_under_way_are_finished(tiny_onnx, photos, tmp_path):
     answered = []
 
     def send(address):
-        with httpx.Client(base_url=address, timeout=60) as client:
+        with httpx.Client(base_url=address, timeout=180) as client:
             try:
                 while True:
                     answer = client.post("/v1/streams/busy/classify", files={"image": image})
@@ -104,7 +104,7 @@ def test_requests_under_way_are_finished(tiny_onnx, photos, tmp_path):
         client.process.send_signal(signal.SIGTERM)
         for thread in threads:
             thread.join()
-        assert client.process.wait(60) == 0
+        assert client.process.wait(180) == 0
     assert set(answered) == {200}
     with running(tmp_path, *options) as client:
         described = client.get("/v1/streams/busy").json()

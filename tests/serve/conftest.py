@@ -3,6 +3,7 @@
 import io
 import shutil
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from threading import Thread
 
 import httpx
@@ -12,11 +13,12 @@ from anyio.from_thread import start_blocking_portal
 from acclimate.encoders import load_encoder
 from acclimate.serve.app import create_app
 from acclimate.serve.limits import Limits
-from acclimate.serve.security import LOOPBACK_NAMES
+from acclimate.serve.security import LOOPBACK_NAMES, AccessMiddleware
 from acclimate.serve.server import bind, make_server
 from acclimate.serve.streams import Streams
 from drawn_images import draw
 from portal import running
+from service_process import PATIENT
 from waiting import wait_until
 
 LABELS = ["red circle", "green square", "blue stripes"]
@@ -40,7 +42,7 @@ def serve(encoder, tmp_path_factory):
     @contextmanager
     def start(tokens=None, defaults=None, folder=None, **limits):
         folder = folder or tmp_path_factory.mktemp("service")
-        streams = Streams(folder, encoder, Limits(**limits), defaults)
+        streams = Streams(folder, encoder, Limits(**PATIENT | limits), defaults)
         with start_blocking_portal() as portal:  # in a thread: a browser's driver may run an event loop in this one
             portal.call(create_streams, streams)
         with bind("127.0.0.1", 0) as listening:
@@ -50,15 +52,17 @@ def serve(encoder, tmp_path_factory):
             try:
                 wait_until(lambda: server.started or not thread.is_alive())
                 host, port = listening.getsockname()
-                with httpx.Client(base_url=f"http://{host}:{port}", timeout=60) as client:
+                with httpx.Client(base_url=f"http://{host}:{port}", timeout=180) as client:
                     client.streams = streams
                     client.app = server.config.app
                     client.folder = folder
                     client.server = server
+                    client.gate = gate_of(server.config.app)
+                    client.time_limit = partial(time_limit, client)
                     yield client
             finally:
                 server.should_exit = True
-                thread.join(120)
+                thread.join(180)
             assert not thread.is_alive(), "the service does not stop"
 
     return start
@@ -83,7 +87,7 @@ def start(encoder, tmp_path):
     with ExitStack() as services:
 
         def begin(folder="state", model=encoder, learned=None, **limits):
-            service = running(tmp_path / folder, model, Limits(**limits), prompts=learned)
+            service = running(tmp_path / folder, model, Limits(**PATIENT | limits), prompts=learned)
             return services.enter_context(service)
 
         yield begin
@@ -99,6 +103,25 @@ def after_a_kill(start, tmp_path):
         return start(copy.name, **limits)
 
     return begin
+
+
+def gate_of(app):
+    """Return the middleware that counts requests and bodies, and ends what takes too long."""
+    gate = app.middleware_stack
+    while not isinstance(gate, AccessMiddleware):
+        gate = gate.app
+    return gate
+
+
+@contextmanager
+def time_limit(client, seconds):
+    """Give the requests of a service another time limit while the block runs."""
+    limits = client.gate.limits
+    client.gate.limits = limits.model_copy(update={"timeout_s": seconds})
+    try:
+        yield
+    finally:
+        client.gate.limits = limits
 
 
 async def create_streams(streams):

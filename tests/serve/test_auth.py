@@ -146,7 +146,7 @@ def test_a_stranger_is_turned_away_before_the_body_is_read(guarded):
     head = (
         "POST /v1/streams HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 20000000\r\n"
     )
-    with socket.create_connection((guarded.base_url.host, guarded.base_url.port), 60) as line:
+    with socket.create_connection((guarded.base_url.host, guarded.base_url.port), 180) as line:
         line.sendall(f"{head}\r\n{{".encode())
         assert line.recv(1000).startswith(b"HTTP/1.1 401")
 

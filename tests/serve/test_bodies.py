@@ -76,14 +76,14 @@ def test_others_are_answered_and_memory_is_bounded(tiny_onnx, tmp_path):
         def memory(which):
             return int(re.search(rf"{which}:\s+(\d+) kB", status.read_text())[1]) * 1024
 
-        with httpx.Client(base_url=url, timeout=60) as client:
+        with httpx.Client(base_url=url, timeout=180) as client:
             idle = memory("VmRSS")
             for name, (path, kind, body) in ATTACKS.items():
                 waited = [0.0]
                 ended = Event()
 
                 def look(waited=waited, ended=ended):
-                    with httpx.Client(base_url=url, timeout=60) as other:
+                    with httpx.Client(base_url=url, timeout=180) as other:
                         while not ended.is_set():
                             began = time.perf_counter()
                             assert other.get("/health/live").status_code == 200
@@ -228,7 +228,7 @@ def test_one_client_leaves_memory_for_the_next(serve, tmp_path):
     with serve(tokens=TokenFile(tmp_path / "tokens"), body_bytes=100_000) as client, ExitStack() as lines:
 
         def begin(name):
-            line = HTTPConnection(client.base_url.host, client.base_url.port, timeout=60)
+            line = HTTPConnection(client.base_url.host, client.base_url.port, timeout=180)
             lines.callback(line.close)
             line.putrequest("PUT", f"{ONE}/state")
             for header, value in (("Authorization", f"Bearer {name * 20}"), ("Content-Length", "100000")):

@@ -108,7 +108,7 @@ def test_a_busy_service_is_asked_again(serve, encoder, pictures, monkeypatch):
     with serve(queue=2, images=2, batch=1, timeout_s=300) as client, ExitStack() as finally_:
         finally_.callback(go_on.set)
         first = client.streams.batcher.submit(pictures[:1], client="another")
-        assert begun.wait(60)
+        assert begun.wait(180)
         whose = ["127.0.0.1", *(f"another {i}" for i in range(TOTAL_QUEUE_FACTOR))]
         others = [client.streams.batcher.submit(pictures[:2], client=name) for name in whose]
         remote = Client(str(client.base_url), retries=0)
@@ -122,8 +122,8 @@ def test_a_busy_service_is_asked_again(serve, encoder, pictures, monkeypatch):
         waiting.start()
         go_on.set()
         for future in (first, *others):
-            future.result(60)
-        waiting.join(60)
+            future.result(180)
+        waiting.join(180)
         assert answers[0][0]["id"] == 0
 
 
@@ -174,7 +174,7 @@ def replying(status, headers, seen):
             yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
-            thread.join(60)
+            thread.join(180)
 
 
 @pytest.mark.parametrize("asked", ["Wed, 21 Oct 2026 07:28:00 GMT", "-3", "nan", "2"])
@@ -213,7 +213,7 @@ def sending(*pieces, pause=0.0, seen=None):
     def serve(listening):
         while not ended.is_set():
             with suppress(OSError), listening.accept()[0] as line:
-                line.settimeout(5)
+                line.settimeout(180)
                 request = line.recv(2**16)
                 if seen is not None:
                     seen.append(request)
@@ -230,7 +230,7 @@ def sending(*pieces, pause=0.0, seen=None):
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             ended.set()
-            thread.join(60)
+            thread.join(180)
 
 
 def ok(body, *headers):
@@ -268,7 +268,7 @@ def ok(body, *headers):
 def test_any_answer_is_understood_or_an_error(answer):
     """A dict is passed on as it is; any other answer is a ServiceError."""
     with sending(answer) as url:
-        client = Client(url, retries=0, timeout=20)
+        client = Client(url, retries=0, timeout=180)
         calls = [
             client.ready,
             client.streams,
@@ -313,7 +313,7 @@ def test_a_call_ends_in_time(begin, pause):
         began = time.monotonic()
         with pytest.raises(ServiceError) as caught:
             Client(url, retries=100, timeout=1).streams()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 50
         assert caught.value.code == "unreachable"
 
 
@@ -323,7 +323,7 @@ def test_an_upload_ends_in_time():
         began = time.monotonic()
         with pytest.raises(ServiceError, match="timed out"):
             Client(f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=1).classify("one", b"x" * 30_000_000)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 50
 
 
 def test_connecting_ends_in_time():
@@ -339,7 +339,7 @@ def test_connecting_ends_in_time():
             began = time.monotonic()
             with pytest.raises(ServiceError, match="timed out"):
                 Client(f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=1).streams()
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 50
 
 
 def test_a_too_large_upload_is_reported(client):
@@ -374,7 +374,7 @@ def test_without_httpx_it_says_what_to_install():
 
 
 def run_python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
 
 
 def test_another_server_at_the_address_is_reported(client):

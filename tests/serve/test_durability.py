@@ -28,10 +28,10 @@ def test_closing_keeps_everything_and_leaves_no_threads(start, images, encoder, 
     with running(tmp_path / "state", encoder, Limits()) as streams:
         stream = streams.create("shop", LABELS, skip_duplicates=False, guard=GuardRules(burst=100), thumbnails=True)
         futures = [stream.soon("classify", images[i : i + 4], client="camera") for i in range(0, 40, 4)]
-        assert futures[-1].result(60)[-1].id == 39
+        assert futures[-1].result(180)[-1].id == 39
         caches = stream.caches()
         state = stream.state_bytes()
-    wait_until(lambda: set(threading.enumerate()) == before)
+    wait_until(lambda: set(threading.enumerate()) <= before)
     again = start().get("shop")
     assert again.caches() == caches
     assert again.state_bytes() == state

@@ -96,7 +96,7 @@ def test_sixty_loopback_addresses_are_one_client_of_the_service(serve, pictures)
         port = client.base_url.port
         for i in range(12):
             transport = httpx.HTTPTransport(local_address=f"127.0.{i}.{i + 2}")
-            with httpx.Client(transport=transport, base_url=f"http://127.0.0.1:{port}", timeout=60) as other:
+            with httpx.Client(transport=transport, base_url=f"http://127.0.0.1:{port}", timeout=180) as other:
                 answer = other.post("/v1/streams/shared/classify", files={"image": pictures[i]})
                 assert answer.status_code == 200
         assert list(client.get("/v1/streams/shared/learnt").json()["clients"]) == ["127.0.0.1"]

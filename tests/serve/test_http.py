@@ -163,7 +163,7 @@ def test_a_stream_is_made_by_its_first_images_if_labels_are_given(serve, picture
         assert client.get("/v1/streams/shop-1").json()["labels"] == ["cat", "dog"]
 
         async def all_at_once():
-            async with httpx.AsyncClient(base_url=client.base_url, timeout=60) as many:
+            async with httpx.AsyncClient(base_url=client.base_url, timeout=180) as many:
                 sending = [many.post("/v1/streams/shop-2/classify", files=form(pictures[:1])) for _ in range(8)]
                 return await asyncio.gather(*sending)
 
@@ -185,12 +185,14 @@ def test_requests_beyond_capacity_are_refused_in_time(serve, encoder, pictures, 
     go_on = Event()
     encode = encoder.encode_images
     monkeypatch.setattr(encoder, "encode_images", lambda images: begun.set() or (go_on.wait() and encode(images)))
-    with serve(queue=2, images=2, batch=1, timeout_s=3) as client, ExitStack() as finally_:
+    with serve(queue=2, images=2, batch=1) as client, ExitStack() as finally_:
         finally_.callback(go_on.set)
-        late = client.post(f"{ONE}/classify", files=form(pictures[:1]))
+        client.streams.batcher.submit(pictures[:1], client="another")
+        assert begun.wait(180)
+        with client.time_limit(1):
+            late = client.post(f"{ONE}/classify", files=form(pictures[:1]))
         assert late.status_code == 504
         assert late.json()["error"]["code"] == "timeout"
-        assert begun.is_set()
         for name in ("127.0.0.1", *(f"another {i}" for i in range(TOTAL_QUEUE_FACTOR))):
             client.streams.batcher.submit(pictures[:2], client=name)
         busy = client.post(f"{ONE}/classify", files=form(pictures[:1]))

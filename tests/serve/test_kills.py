@@ -184,11 +184,11 @@ def test_no_kill_loses_what_was_acknowledged(tiny_onnx, tmp_path):
                 sleep(rng.uniform(0.0, 0.1))
                 os.kill(pid, signal.SIGKILL)
                 for each in sending:
-                    each.result(60)
+                    each.result(180)
     assert len(known.corrections) > 5
     assert known.count() > 2 * KILLS
     with service(tiny_onnx, tmp_path / "state") as (process, address):
         with connected(address) as client:
             assert_nothing_is_lost(client, known)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(180) == 0

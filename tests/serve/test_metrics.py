@@ -4,13 +4,13 @@ import io
 import json
 import logging
 import re
-import time
 
 import pytest
 
 from acclimate import __version__
 from acclimate.serve.logs import JsonLines
 from acclimate.serve.security import TokenFile
+from waiting import wait_until
 
 NAMES = (
     "acclimate_images_total",
@@ -48,8 +48,7 @@ def log():
     logger.setLevel(logging.INFO)
 
     def lines(count):
-        while stream.getvalue().count("\n") < count:  # a line is written once the answer is on its way
-            time.sleep(0.01)
+        wait_until(lambda: stream.getvalue().count("\n") >= count)  # a line is written once the answer is on its way
         return [json.loads(line) for line in stream.getvalue().splitlines()]
 
     yield lines

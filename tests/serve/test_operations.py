@@ -143,7 +143,7 @@ def test_images_that_belong_to_no_label_are_recognised(start):
     assert stream.classify([png(draw("red", 2))])[0].none is not None
 
 
-def logged(data, message, timeout=30):
+def logged(data, message, timeout=180):
     """Return the first line of the log with this message."""
     latest = time.monotonic() + timeout
     while time.monotonic() < latest:

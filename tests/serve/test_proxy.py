@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from drawn_images import draw
-from proxy import NGINX, free_port, nginx
+from ports import free_port
+from proxy import NGINX, nginx
 from service_process import service
 from waiting import count_closed
 
@@ -55,7 +56,7 @@ def client(proxy):
 
 def connected(address, source=HONEST):
     transport = httpx.HTTPTransport(local_address=source)
-    return httpx.Client(base_url=address, transport=transport, timeout=60)
+    return httpx.Client(base_url=address, transport=transport, timeout=180)
 
 
 def create(client, name):

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import socket
-import time
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
@@ -15,14 +14,13 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from acclimate.serve.security import AccessMiddleware, TokenFile
+from acclimate.serve.security import TokenFile
 from acclimate.serve.server import bind
 from service_process import service
 from waiting import wait_until
 
 ONE = "/v1/streams/one"
 GET = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
-MAX_WAIT_S = 10.0  # an honest client's longest wait on a busy machine
 
 
 def address(client):
@@ -30,7 +28,7 @@ def address(client):
 
 
 def connect(client, content=b""):
-    line = socket.create_connection(address(client), 60)
+    line = socket.create_connection(address(client), 180)
     line.sendall(content)
     return line
 
@@ -42,14 +40,6 @@ def everything(line):
         while part := line.recv(2**16):
             got += part
     return got
-
-
-def gate_of(client):
-    client.get("/health/live")  # the first request makes the middleware stack
-    gate = client.app.middleware_stack
-    while not isinstance(gate, AccessMiddleware):
-        gate = gate.app
-    return gate
 
 
 CHUNKED = b"5\r\nhello\r\n0\r\n\r\n"
@@ -113,23 +103,21 @@ def test_requests_at_a_time_are_bounded(serve, tmp_path):
     (tmp_path / "tokens").write_text("".join(f"{name} {name * 20} *=manage\n" for name in "ab"))
     mine, theirs = ({"Authorization": f"Bearer {name * 20}"} for name in "ab")
     with serve(tokens=TokenFile(tmp_path / "tokens"), requests=20) as client:
-        gate = gate_of(client)
         with stuck(client, 10, f"Authorization: Bearer {'a' * 20}\r\n"):
-            wait_until(lambda: gate.running["a"] == 10)
+            wait_until(lambda: client.gate.running["a"] == 10)
             refused = client.get("/v1/streams", headers=mine)
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
             assert "too many requests" in refused.json()["error"]["message"]
             assert client.get("/v1/streams", headers=theirs).status_code == 200
             assert client.get("/health/live").status_code == client.get("/health/ready").status_code == 200
-        wait_until(lambda: not gate.running)
+        wait_until(lambda: not client.gate.running)
         assert client.get("/v1/streams", headers=mine).status_code == 200
 
 
 def test_strangers_leave_room_for_tokens(serve, tmp_path):
     (tmp_path / "tokens").write_text(f"a {'a' * 20} *=manage\n")
     with serve(tokens=TokenFile(tmp_path / "tokens"), requests=20) as client:
-        gate = gate_of(client)
-        gate.running[""] = 10
+        client.gate.running[""] = 10
         assert client.get("/docs").status_code == 429
         assert client.get("/v1/streams", headers={"Authorization": f"Bearer {'a' * 20}"}).status_code == 200
 
@@ -138,15 +126,15 @@ def test_slow_bodies_and_late_answers(serve, encoder, pictures, monkeypatch):
     go_on = Event()
     encode = encoder.encode_images
     monkeypatch.setattr(encoder, "encode_images", lambda images: go_on.wait() and encode(images))
-    with serve(timeout_s=2) as client, ExitStack() as finally_:
+    with serve() as client, ExitStack() as finally_:
         finally_.callback(go_on.set)
-        gate = gate_of(client)
-        with stuck(client, 1) as (line,):
-            assert everything(line).startswith(b"HTTP/1.1 408")
-        late = client.post(f"{ONE}/classify", files={"image": pictures[0]})
+        with client.time_limit(1):
+            with stuck(client, 1) as (line,):
+                assert everything(line).startswith(b"HTTP/1.1 408")
+            late = client.post(f"{ONE}/classify", files={"image": pictures[0]})
         assert (late.status_code, late.json()["error"]["code"]) == (504, "timeout")
         assert "it may still be carried out" in late.json()["error"]["message"]
-        wait_until(lambda: not gate.running and not gate.held)
+        wait_until(lambda: not client.gate.running and not client.gate.held)
         go_on.set()
         assert client.post(f"{ONE}/classify", files={"image": pictures[0]}).json()["results"][0]["id"] == 0
 
@@ -180,10 +168,11 @@ def test_a_deed_of_a_client_that_has_gone_is_in_the_audit_log(serve, pictures):
         assert outcomes <= {"done", "disconnected"}
 
 
-def test_tiny_chunks_are_read_within_the_time_limit(serve):
-    """Each chunk of one byte costs as much as a large one; others are answered meanwhile."""
+@contextmanager
+def sending_tiny_chunks(client):
+    """Send a body of chunks of one byte for as long as the service reads it; yields the thread that does."""
     head = f"PUT {ONE}/state HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with serve(timeout_s=5) as client, connect(client, head.encode()) as line:
+    with connect(client, head.encode()) as line:
 
         def send():
             with suppress(OSError):
@@ -192,23 +181,37 @@ def test_tiny_chunks_are_read_within_the_time_limit(serve):
 
         sender = Thread(target=send)
         sender.start()
-        waits = []
-        while sender.is_alive():
-            began = time.monotonic()
+        try:
+            yield sender
+        finally:
+            with suppress(OSError):  # the service may have closed it
+                line.shutdown(socket.SHUT_RDWR)
+            sender.join()
+
+
+def test_tiny_chunks_are_read_within_the_time_limit(client):
+    """Each chunk of one byte costs as much as a large one; others are answered meanwhile."""
+    with sending_tiny_chunks(client) as sender:
+        for _ in range(3):
             assert client.get("/health/live").status_code == 200
-            waits.append(time.monotonic() - began)
-            time.sleep(0.05)
-        sender.join()
-        assert max(waits) < MAX_WAIT_S
+        assert sender.is_alive()
+    with client.time_limit(1), sending_tiny_chunks(client) as sender:
+        sender.join(180)
+        assert not sender.is_alive()
 
 
 @contextmanager
-def running(tiny_onnx, tmp_path, *options):
-    with service(tiny_onnx, tmp_path / "state", "--labels", "cat,dog", *options) as (process, url):
+def running(tiny_onnx, tmp_path, *options, **limits):
+    with service(tiny_onnx, tmp_path / "state", "--labels", "cat,dog", *options, **limits) as (process, url):
         process.url = url
         process.address = (urlsplit(url).hostname, urlsplit(url).port)
         wait_until(lambda: httpx.get(f"{url}/health/ready").status_code == 200)
         yield process
+
+
+def accepts(address):
+    with socket.socket() as line:
+        return line.connect_ex(address) == 0
 
 
 def log_of(tmp_path):
@@ -217,43 +220,40 @@ def log_of(tmp_path):
 
 def test_an_honest_client_is_answered_beside_500_silent_connections(tiny_onnx, tmp_path, pictures):
     said = (b"", GET[:30], f"PUT {ONE}/state HTTP/1.1\r\nHost: localhost\r\n".encode() + b"Content-Length: 9\r\n\r\n")
-    with running(tiny_onnx, tmp_path) as process, ExitStack() as lines:
+    with running(tiny_onnx, tmp_path, timeout_s=600) as process, ExitStack() as lines:
         for number in range(500):
-            line = lines.enter_context(socket.create_connection(process.address, 30))
+            line = lines.enter_context(socket.create_connection(process.address, 180))
             line.sendall(said[0 if number < 200 else 1 if number < 400 else 2])
         for path, content in (("/health/live", None), ("/v1/streams/honest/classify", pictures[0])) * 5:
-            began = time.monotonic()
             headers = {"Content-Type": "image/png"}
             method = "POST" if content else "GET"
-            answer = httpx.request(method, process.url + path, content=content, headers=headers, timeout=60)
+            answer = httpx.request(method, process.url + path, content=content, headers=headers, timeout=180)
             assert answer.status_code == 200
-            assert time.monotonic() - began < MAX_WAIT_S
         process.send_signal(signal.SIGTERM)
         lines.close()
-        assert process.wait(60) == 0
+        assert process.wait(180) == 0
     assert "stopped; all states are saved" in [line["message"] for line in log_of(tmp_path)[-2:]]
 
 
 def test_running_requests_are_finished_at_the_end(tiny_onnx, tmp_path, pictures):
     """Nothing new is accepted, silent clients are not waited for, and a body that is on its way is read."""
     head = "POST /v1/streams/shop/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
-    head += f"Content-Length: {len(pictures[0])}\r\n\r\n"
+    head += f"Content-Length: {len(pictures[0])}\r\nExpect: 100-continue\r\n\r\n"
     with running(tiny_onnx, tmp_path) as process, ExitStack() as lines:
         kind = {"Content-Type": "image/png"}
         url = f"{process.url}/v1/streams/shop/classify"
-        httpx.post(url, content=pictures[1], headers=kind, timeout=60).raise_for_status()
+        httpx.post(url, content=pictures[1], headers=kind, timeout=180).raise_for_status()
         for _ in range(20):
             lines.enter_context(socket.create_connection(process.address))
         line = lines.enter_context(socket.create_connection(process.address))
-        line.sendall(head.encode() + pictures[0][:100])
-        time.sleep(0.5)
+        line.sendall(head.encode())
+        assert line.recv(2**16).startswith(b"HTTP/1.1 100 ")  # the body is being read
+        line.sendall(pictures[0][:100])
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.5)
+        wait_until(lambda: not accepts(process.address))
         line.sendall(pictures[0][100:])
         assert everything(line).startswith(b"HTTP/1.1 200")
-        assert process.wait(30) == 0
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(process.address, 5)
+        assert process.wait(180) == 0
 
 
 @pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="the limit is read from /proc")

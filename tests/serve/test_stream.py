@@ -27,7 +27,7 @@ def gate(encoder, monkeypatch):
     """Return an event that images wait for before they are encoded."""
     gate = Event()
     encode = encoder.encode_images
-    monkeypatch.setattr(encoder, "encode_images", lambda inputs: gate.wait(60) and encode(inputs))
+    monkeypatch.setattr(encoder, "encode_images", lambda inputs: gate.wait(180) and encode(inputs))
     yield gate
     gate.set()
 
@@ -90,7 +90,7 @@ def test_answers_are_those_of_classify_whatever_the_batching(
         futures[name].append(streams.get(name).soon("classify", left[name][:count], top_k=3))
         del left[name][:count]
     for name, order in orders.items():
-        answers = [answer for future in futures[name] for answer in future.result(60)]
+        answers = [answer for future in futures[name] for answer in future.result(180)]
         classifier = Classifier(LABELS, encoder, method=method, views=views, cache=tmp_path / "texts", **settings)
         assert_same_answers(answers, classifier.stream(order, top_k=3))
         assert [answer.id for answer in answers] == list(range(len(order)))
@@ -146,9 +146,9 @@ def test_a_request_that_is_taken_back_is_not_learnt(streams, stream, images, gat
     for i in (1, 4):
         futures[i].cancel()
     gate.set()
-    assert [futures[i].result(60)[0].id for i in (0, 2, 3, 5)] == [0, 1, 2, 3]
+    assert [futures[i].result(180)[0].id for i in (0, 2, 3, 5)] == [0, 1, 2, 3]
     with pytest.raises(CancelledError):
-        futures[1].result(60)
+        futures[1].result(180)
     wait_until(lambda: streams.batcher.waiting == 0)
 
 
@@ -157,9 +157,9 @@ def test_management_takes_its_place_in_the_queue(stream, images, gate):
     resetting = stream.soon("reset")
     after = stream.soon("classify", images[8:10])
     gate.set()
-    resetting.result(60)
-    assert [each.id for each in before.result(60)] == list(range(8))
-    assert [each.id for each in after.result(60)] == [0, 1]
+    resetting.result(180)
+    assert [each.id for each in before.result(180)] == list(range(8))
+    assert [each.id for each in after.result(180)] == [0, 1]
     assert stream.describe()["samples_seen"] == 2
 
 
@@ -168,15 +168,15 @@ def test_a_change_that_has_begun_ends_before_the_next_although_nobody_waits(stre
     began = Event()
     gate = Event()
     change = stream.learner._change
-    monkeypatch.setattr(stream.learner, "_change", lambda *each: began.set() or (gate.wait(60) and change(*each)))
+    monkeypatch.setattr(stream.learner, "_change", lambda *each: began.set() or (gate.wait(180) and change(*each)))
     freezing = stream.soon("set_frozen", True)
-    assert began.wait(60)
+    assert began.wait(180)
     freezing.cancel()
     after = stream.soon("classify", images[4:5])
     with pytest.raises(CancelledError):
-        freezing.result(60)
+        freezing.result(180)
     gate.set()
-    assert after.result(60)[0].id is None
+    assert after.result(180)[0].id is None
     assert stream.describe()["frozen"]
 
 

@@ -90,7 +90,7 @@ def test_a_damaged_file_is_reported_or_harmless_and_the_others_go_on(tiny_onnx, 
         states = {name: state(client, name).content for name in ("whole", *names)}
         listed = {name: answers(client, name).json() for name in ("whole", *names)}
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(180) == 0
     for name, damage in zip(names, DAMAGES, strict=True):
         path = data / "streams" / f"{name}.sqlite"
         path.write_bytes(damage(path.read_bytes(), rng))
@@ -170,7 +170,7 @@ def test_a_backup_while_the_service_works_is_a_stream(tiny_onnx, images, tmp_pat
             else:
                 with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
                     source.backup(target)
-            working.result(60)
+            working.result(180)
         assert len(acknowledged) == 60
     with service(tiny_onnx, tmp_path / "restored") as (_, address), connected(address) as client:
         found = answers(client, "shop").json()["answers"]

@@ -261,7 +261,7 @@ def test_a_name_that_is_created_and_deleted_by_many_at_once(serve, pictures):
     with serve(defaults={"labels": LABELS}) as client, ThreadPoolExecutor(8) as pool:
 
         def work(i):
-            with httpx.Client(base_url=client.base_url, timeout=60) as mine:
+            with httpx.Client(base_url=client.base_url, timeout=180) as mine:
                 for _ in range(12):
                     if i % 3 == 0:
                         yield mine.delete("/v1/streams/hot")

@@ -35,7 +35,7 @@ class Watched:
         self.batches.append((len(texts), texts[0]))
         self.threads.add(get_ident())
         self.began.set()
-        assert self.gate.wait(30)
+        assert self.gate.wait(180)
         return self.encoder.encode_text(texts)
 
 
@@ -76,12 +76,12 @@ def test_vectors_are_those_of_build_head_to_the_bit(start, watched):
 def test_few_labels_do_not_wait_for_many(start, watched):
     texts = start()
     many = [texts.soon("head_for_request", MANY, template, "attacker") for template in ("a {}", "b {}")]
-    assert watched.began.wait(30)
+    assert watched.began.wait(180)
     few = [texts.soon("head_for_request", FEW, "{}", client) for client in ("victim", "attacker")]
     wait_until(lambda: texts.pool._unfinished.total() == 4)
     watched.gate.set()
-    assert [each.result(60).class_names for each in few] == [FEW, FEW]
-    assert all(each.result(60) for each in many)
+    assert [each.result(180).class_names for each in few] == [FEW, FEW]
+    assert all(each.result(180) for each in many)
     order = [first for _, first in watched.batches]
     assert order.index("cat") <= 2  # the other client's comes after the batch that was running and one more at most
     assert order[:6].count("cat") == 2  # the same client's comes after one batch of each job before it
@@ -90,13 +90,13 @@ def test_few_labels_do_not_wait_for_many(start, watched):
 def test_encoding_stops_when_its_request_is_cancelled(start, watched):
     texts = start()
     gone = texts.soon("head_for_request", MANY, "a {}", "a")
-    assert watched.began.wait(30)
+    assert watched.began.wait(180)
     gone.cancel()
     with pytest.raises(CancelledError):
-        gone.result(60)
+        gone.result(180)
     after = texts.soon("head_for_request", FEW, "a {}", "a")
     watched.gate.set()
-    assert after.result(60).class_names == FEW
+    assert after.result(180).class_names == FEW
     assert [count for count, _ in watched.batches] == [32, 3]
 
 
@@ -108,7 +108,7 @@ def test_waiting_jobs_are_bounded(start, watched):
         texts.head_for_request(FEW, "the {}", "a")
     waiting.append(texts.soon("head_for_request", FEW, "the {}", "b"))
     watched.gate.set()
-    assert all(each.result(60) for each in waiting)
+    assert all(each.result(180) for each in waiting)
 
 
 def test_recent_heads_are_kept_in_memory_and_those_of_streams_on_disk(start, watched, tmp_path):
@@ -129,12 +129,12 @@ def test_recent_heads_are_kept_in_memory_and_those_of_streams_on_disk(start, wat
 def test_nouns_are_encoded_once_whoever_gives_up(start, watched, tmp_path):
     texts = start()
     gone, waiting = (texts.soon("negatives") for _ in range(2))
-    assert watched.began.wait(30)
+    assert watched.began.wait(180)
     gone.cancel()
     few = texts.soon("head_for_request", FEW, "{}", "a")
     watched.gate.set()
-    assert few.result(60)
-    found = waiting.result(60)
+    assert few.result(180)
+    found = waiting.result(180)
     assert np.array_equal(found, negative_vectors(watched.encoder, tmp_path / "other"))
     count = len(watched.batches)
     assert len({first for _, first in watched.batches}) == count  # no batch was encoded twice
@@ -146,14 +146,14 @@ def test_stopping_does_not_wait_for_all_labels(start, watched):
     texts = start()
     running = texts.soon("head_for_request", MANY, "{}", "a")
     waiting = texts.soon("head_for_request", FEW, "{}", "b")
-    assert watched.began.wait(30)
+    assert watched.began.wait(180)
     wait_until(lambda: texts.pool._unfinished.total() == 2)
     texts._portal.call(texts.pool.stop)
     with pytest.raises(BusyError, match="shutting down"):
-        waiting.result(30)
+        waiting.result(180)
     watched.gate.set()
     with pytest.raises(BusyError, match="shutting down"):
-        running.result(30)
+        running.result(180)
     assert len(watched.batches) == 1
 
 

@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import textwrap
@@ -18,6 +17,7 @@ from urllib.request import urlopen
 from typer.testing import CliRunner
 
 from acclimate.cli import app
+from ports import free_port
 
 ADDRESS = "localhost:8000"  # where the pages say that the service is
 SHELL_SIGNS = set("|<>&;$`(")
@@ -56,12 +56,6 @@ def as_shell(command: str) -> list[str]:
         found = sorted(map(str, Path().glob(word))) if "*" in word and word[0] not in "\"'" else []
         words += found or shlex.split(word)
     return words
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def as_script(page: Path, port: int) -> str:
@@ -135,7 +129,7 @@ class Reader:
         self.stop()
         command = [sys.executable, "-m", "acclimate", *arguments]
         self.services.append(subprocess.Popen(command, env=self.environment, stderr=subprocess.DEVNULL))
-        end = time.monotonic() + 60
+        end = time.monotonic() + 180
         while True:
             try:
                 urlopen(f"http://127.0.0.1:{self.port}/health/ready").close()
@@ -150,4 +144,4 @@ class Reader:
         while self.services:
             service = self.services.pop()
             service.terminate()
-            assert service.wait(30) == 0
+            assert service.wait(180) == 0

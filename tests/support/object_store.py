@@ -1,13 +1,13 @@
 """An S3 server on this machine: moto, where it is installed."""
 
 import shutil
-import socket
 import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+from ports import free_port
 from waiting import wait_until
 
 
@@ -19,9 +19,7 @@ def find_moto():
 @contextmanager
 def s3_server():
     """Run a server with the bucket `bucket`; yield its URL."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [find_moto(), "-H", "127.0.0.1", "-p", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"

@@ -2,13 +2,13 @@
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import urlopen
+
+from ports import free_port
 
 LABELS = ["blue", "green", "red"]
 
@@ -17,9 +17,7 @@ class Service:
     """`acclimate serve` on a free port; `start` again goes on with the same port and data."""
 
     def __init__(self, folder: Path, model: Path, *options: str):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         command = [sys.executable, "-m", "acclimate", "serve", "--model", f"onnx:{model}", "--data", folder / "state"]
         self.command = [*map(str, command), "--port", str(self.port), *options]
@@ -31,9 +29,9 @@ class Service:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
         while True:
             try:
-                with urlopen(f"{self.address}/health/ready", timeout=5):
+                with urlopen(f"{self.address}/health/ready", timeout=60):
                     return
-            except (URLError, ConnectionError):
+            except OSError:
                 assert self.process.poll() is None, self.log.read_text()
                 time.sleep(0.05)
 

@@ -9,17 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ports import free_port
 from waiting import wait_until
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
 SHIPPED = Path(__file__).parents[2] / "deploy" / "nginx.conf"
-
-
-def free_port():
-    """Return a port that nobody listens on."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 def configuration(folder, port, services):
@@ -55,7 +49,7 @@ def nginx(folder, *services):
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(180)
 
 
 def _listens(port):

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from acclimate.cluster.connection import LOOPBACK_ONLY, connect, import_ray
-from guides import free_port
+from ports import free_port
 from waiting import wait_until
 
 RAY = str(Path(sys.executable).with_name("ray"))
@@ -68,4 +68,4 @@ def node(folder, options=("--head", "--disable-usage-stats"), **environment):
             for each in started:  # asked to end, it would wait half a minute for what Ray Data leaves
                 with suppress(psutil.NoSuchProcess):
                     each.kill()
-        process.wait(60)
+        process.wait(180)

@@ -42,7 +42,7 @@ def nursery(log, **limits):
         yield Nursery(process)
     finally:
         process.stdin.close()
-        process.wait(60)
+        process.wait(180)
         process.stdout.close()
 
 

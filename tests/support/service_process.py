@@ -7,9 +7,12 @@ from contextlib import contextmanager
 
 import httpx
 
+PATIENT = {"timeout_s": 120.0, "decode_s": 60.0}  # limits that a busy machine does not reach
+
 
 def environment(limits):
-    """Return environment variables that give a service these limits."""
+    """Return environment variables that give a service these limits, and others that a busy machine does not reach."""
+    limits = PATIENT | limits
     return os.environ | {f"ACCLIMATE_SERVE_LIMITS__{name.upper()}": str(value) for name, value in limits.items()}
 
 
@@ -37,4 +40,4 @@ def service(model, data, *options, handles=None, prefix=(), **limits):
 
 def connected(address):
     """Return an HTTP client; it is quickly made, as it reads no certificates."""
-    return httpx.Client(base_url=address, timeout=60, verify=False)
+    return httpx.Client(base_url=address, timeout=180, verify=False)

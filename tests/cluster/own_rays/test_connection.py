@@ -11,7 +11,7 @@ import pytest
 from acclimate.cluster.connection import LOOPBACK_ONLY, _refusal, connect, parse_address
 from acclimate.cluster.machines import Cluster
 from acclimate.errors import InputError, MissingExtraError, RunError
-from guides import free_port
+from ports import free_port
 from ray_nodes import node, short_folder
 from waiting import wait_until
 
