@@ -36,13 +36,16 @@ from acclimate.methods.registry import create as create
 from acclimate.methods.registry import list_methods as list_methods
 from acclimate.methods.registry import register as register
 from acclimate.methods.sca import SCA as SCA
+from acclimate.methods.stata import StatA as StatA
 from acclimate.methods.state import Sums as Sums
 from acclimate.methods.state import Tensors as Tensors
 from acclimate.methods.tda import TDA as TDA
 from acclimate.methods.tip_adapter import TipAdapter as TipAdapter
 from acclimate.methods.tip_adapter_f import TipAdapterF as TipAdapterF
+from acclimate.methods.transclip import TransCLIP as TransCLIP
 from acclimate.methods.zero import Zero as Zero
 from acclimate.methods.zero_shot import ZeroShot as ZeroShot
+from acclimate.methods.zlap import ZLaP as ZLaP
 from acclimate.predict import Prediction as Prediction
 from acclimate.prompts import build_head as build_head
 from acclimate.stream import FeatureStream as FeatureStream

@@ -184,6 +184,11 @@ class Classifier:
         return self.adapter.kind == "online" and not self.adapter.frozen
 
     @property
+    def answers_twice(self) -> bool:
+        """True if images that have an end are answered again: from everything learnt, or as a collection."""
+        return self.learns or self.adapter.kind == "collection"
+
+    @property
     def rejects(self) -> bool:
         """True if images that belong to no label are answered "none of these"."""
         return any(isinstance(gate, Rejector) for gate in self.gates)
@@ -288,7 +293,8 @@ class Classifier:
 
         The first images are answered as well as the last, and their order matters far less than online. Each prediction
         has the answer that `stream` would have given as `online`. While frozen, and for methods that learn nothing,
-        that is the only answer. Features are kept as float16 until the end: 1 KB per image and view at 512 dimensions.
+        that is the only answer; a method that answers collections does so in any case. Features are kept as float16
+        until the end: 1 KB per image and view at 512 dimensions.
 
         Args:
             images: as for `stream`, with an end.
@@ -302,7 +308,7 @@ class Classifier:
             [0, 1, 2]
         """
         kept: list[HostArray] = []
-        online = list(self.batches(images, top_k, on_error, keep=kept.append if self.learns else None))
+        online = list(self.batches(images, top_k, on_error, keep=kept.append if self.answers_twice else None))
         if kept:
             answers = second_answers(self.adapter, np.concatenate(kept), top_k)
             online = [batch.refined(answers, top_k, self.unsure) for batch in online]

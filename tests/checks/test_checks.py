@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from acclimate import TDA, Prior, Step, Sums, Tensors, ZeroShot
+from acclimate import TDA, Prior, StatA, Step, Sums, Tensors, ZeroShot
 from acclimate.checks import LAWS, check_adapter, why_not
 from acclimate.errors import InputError
 from acclimate.methods import CLASSES, DIM, State
@@ -214,6 +214,15 @@ class LearnsBeforeItLooks(TDA):
         return np.concatenate([first, super().step(features[middle:])]) if len(features) > middle else first
 
 
+class AddsThePosition(StatA):
+    """Prefers the first class the later a sample comes."""
+
+    def refined(self, features):
+        for logits in super().refined(features):
+            logits[:, 0] += np.arange(len(logits))
+            yield logits
+
+
 class Wide(ZeroShot):
     def step(self, features, ids=None, learn=True):
         return super().step(features, ids, learn).astype(np.float64)
@@ -300,6 +309,7 @@ def test_a_sound_adapter_passes():
         (Says, "learning_changes_answers"),
         (LearnsWhatAllClassesShare, "learning_changes_answers"),
         (Remembers, "answers_stand_alone"),
+        (AddsThePosition, "a_set_has_no_order"),
         (LearnsBeforeItLooks, "bad_input_changes_nothing"),
         (Wide, "answers_keep_the_callers_type"),
         (BreaksOnOneClass, "one_class_works"),
@@ -345,6 +355,7 @@ def test_laws_are_chosen_by_what_a_method_is_and_skips_are_printed(capsys):
         "skipped 'ties_are_stable': no ties in sums",
         "skipped 'union_merge_is_exact': its merge rule is sum",
         "skipped 'answers_stand_alone': it learns from the stream",
+        "skipped 'a_set_has_no_order': it does not answer sets",
     ]
 
     class Local(TDA):

@@ -50,6 +50,20 @@ def make(encoder, photos, tmp_path):
     return run
 
 
+def test_a_collection_is_answered_in_two_passes_and_refused_one(make, encoder, tmp_path):
+    classifier = Classifier(LABELS, encoder, method="stata", batch_size=8, cache=tmp_path / "cache")
+    run = make("out.jsonl", classifier=classifier)
+    assert run.run()
+    rows = read_rows(tmp_path / "work" / "out.jsonl")
+    assert [row["online_label"] for row in rows] == [row["zero_shot_label"] for row in rows]
+    whole = classifier.classify(run.samples, top_k=2)
+    assert [row["label"] for row in rows] == [each.label for each in whole]
+    assert any(row["score"] != row["online_score"] for row in rows)
+    for options in ({"passes": 1}, {"more": lambda known: []}):
+        with pytest.raises(InputError, match="'stata' answers all images together, in a second pass"):
+            make("other.jsonl", classifier=classifier, **options)
+
+
 def read_rows(path):
     if path.suffix == ".csv":
         rows = csv.DictReader(io.StringIO(path.read_bytes().decode(), newline=""))

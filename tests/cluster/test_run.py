@@ -52,6 +52,15 @@ def test_a_classifier_that_does_not_learn_answers_as_one_machine(local_ray, benc
     assert bench.rows() == rows
 
 
+@pytest.mark.parametrize("policy", ["ordered", "merged"])
+def test_a_collection_is_answered_as_on_one_machine(local_ray, bench, policy):
+    rows, *_ = bench.alone("stata", 2)
+    run = bench.job(method="stata", policy=policy)
+    assert run.run()
+    assert run.passes == 2
+    assert bench.rows() == rows
+
+
 def test_the_bundled_model(local_ray, bench, photos):
     from acclimate import Classifier
     from acclimate.sources.source import open_source
@@ -105,6 +114,8 @@ def test_invalid_runs_are_refused(bench):
         bench.job(method="tda", policy="merged", shards=2, skip_duplicates=True)
     with pytest.raises(InputError, match="--policy merged"):
         bench.job(method="tda", shards=2)
+    with pytest.raises(InputError, match="leave out --passes 1"):
+        bench.job(method="stata", passes=1)
     bench.encoder.lines = (line for line in ())  # cannot be pickled
     with pytest.raises(InputError, match="by its name"):
         bench.job(method="tda")

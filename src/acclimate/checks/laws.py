@@ -22,6 +22,7 @@ from acclimate.methods import (
     Tensors,
     duplicate,
     merge_states,
+    refine,
     state_from_bytes,
     state_to_bytes,
 )
@@ -194,6 +195,14 @@ def answers_stand_alone(trial: Trial) -> None:
     _assert_close(trial.warm().step(trial.features[100:]), trial.adapter().step(trial.features[100:]), "logits")
 
 
+def a_set_has_no_order(trial: Trial) -> None:
+    """Check that a method that answers a set answers it the same in whatever order its samples come."""
+    order = np.random.default_rng(5).permutation(len(trial.features))
+    expected = refine(trial.adapter(), trial.features)
+    _assert_finite(expected, (180, 6))
+    _assert_close(refine(trial.adapter(), trial.features[order]), expected[order], "logits of a set in another order")
+
+
 def answers_keep_the_callers_type(trial: Trial) -> None:
     """Check that logits come back in the dtype of the features."""
     for dtype in (np.float16, np.float32, np.float64):
@@ -338,6 +347,7 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
     frozen_never_changes,
     learning_changes_answers,
     answers_stand_alone,
+    a_set_has_no_order,
     answers_keep_the_callers_type,
     bad_input_changes_nothing,
     classes_come_and_go,
@@ -367,6 +377,7 @@ def why_not(law: Callable[[Trial], None], method: type[Adapter], text: bool = Fa
         ),
         (law in cutting, method.answers_batches, "it learns from a batch before it answers it"),
         (law is answers_stand_alone, method.kind == "online", "it learns from the stream"),
+        (law is a_set_has_no_order, method.kind != "collection", "it does not answer sets"),
         (law is learning_changes_answers, method.kind != "online", "it does not learn from the stream"),
         (law is pickled_adapter_continues_exactly, not pickled, "pickle finds only classes at the top of a module"),
         (law is pickled_adapter_continues_exactly, "text" in method.needs, "an encoder need not be picklable"),
@@ -393,6 +404,7 @@ def check_adapter(method: type[Adapter], *, skip: Mapping[str, str] | None = Non
         skipped 'memory_is_bounded': it has no state
         skipped 'sum_merge_counts_once': its merge rule is union
         skipped 'learning_changes_answers': it does not learn from the stream
+        skipped 'a_set_has_no_order': it does not answer sets
     """
     skip = dict(skip or {})
     unknown = set(skip) - {law.__name__ for law in LAWS}

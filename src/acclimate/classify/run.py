@@ -86,6 +86,15 @@ class Checkpoint:
             raise StateError(f"{where} is not the checkpoint of a run ({error!r}); start again.") from error
 
 
+def check_passes(classifier: Classifier, passes: int) -> None:
+    """Refuse one pass for a method that answers a collection as a whole."""
+    if passes == 1 and classifier.adapter.kind == "collection":
+        raise InputError(
+            f"the method {classifier.adapter.name!r} answers all images together, in a second pass at their end; leave "
+            "out --passes 1 and --follow, or use another method."
+        )
+
+
 def job_identity(classifier: Classifier, top_k: int, passes: int) -> dict[str, Any]:
     """Return what must be the same to resume a job; method, settings and labels are compared with the state."""
     identity = {
@@ -128,7 +137,7 @@ class Classification:
     output: ResultFile | None = None  # the file of the predictions; a run without it cannot be resumed
     emit: Emit = lambda predictions, final: None  # called with every batch, and again with those of the second pass
     top_k: int = 3  # labels per prediction
-    passes: int = 2  # 2 to answer all images again at the end; a classifier that does not learn needs only one
+    passes: int = 2  # 2 to answer all images again at the end, where that changes an answer
     on_error: OnError = "skip"  # "skip" lists unreadable images in the output, "raise" stops with a RunError
     state: Path | None = None  # file for what was learnt, written at the end; without an output also when stopped
     checkpoint_every: float = 10.0  # seconds between two checkpoints
@@ -139,7 +148,8 @@ class Classification:
     def __post_init__(self) -> None:
         if self.passes not in (1, 2):
             raise InputError(f"there are one or two passes, not {self.passes}.")
-        self.passes = self.passes if self.classifier.learns and self.more is None else 1
+        check_passes(self.classifier, self.passes if self.more is None else 1)
+        self.passes = self.passes if self.classifier.answers_twice and self.more is None else 1
         self.summary = Summary()
         self.kept = Kept()
         self.first_id = self.classifier.adapter.next_id  # id of the first image in the state

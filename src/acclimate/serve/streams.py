@@ -276,6 +276,11 @@ def check_setup(
         return names, setup
     if "text" in method.needs and method.kind != "few-shot":
         raise InputError(f"the service does not run {method.name!r}, which tunes prompts; use `acclimate classify`.")
+    if method.kind == "collection":
+        raise InputError(
+            f"the service does not run {method.name!r}, which answers all images of a collection together; use "
+            "`acclimate classify`."
+        )
     require(method, views=setup.views > 1)
     adapter = create(setup.method, Head(np.eye(2), logit_scale=1.0), **setup.settings)
     kept = sum(part.capacity for part in adapter.parts.values())

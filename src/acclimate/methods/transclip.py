@@ -1,0 +1,97 @@
+"""TransCLIP, zero-shot form: a Gaussian mixture of a set, held to the text (Zanella et al., NeurIPS 2024)."""
+
+from dataclasses import dataclass
+
+from acclimate.arrays import Array, namespace
+from acclimate.errors import InputError
+from acclimate.methods import register
+from acclimate.methods.collection import (
+    SMALLEST_VARIANCE,
+    Collection,
+    add_gaussians,
+    assign,
+    largest,
+    nearest,
+    row_blocks,
+)
+
+
+@register
+@dataclass(eq=False, repr=False, kw_only=True)
+class TransCLIP(Collection):
+    """One Gaussian per class, with a diagonal covariance that all share; labels follow text, Gaussians and neighbours.
+
+    The labels of a set, q (n, K), are `softmax(text_weight log p + log N / tau + mean_j w_ij q_j)`, where N are the
+    densities of the classes and j the nearest other samples, with cosines w_ij. Means, scaled to unit length, and
+    variances are those of the samples by their labels. Both are computed in turn. Means begin as those of the samples
+    that zero-shot is surest of in each class, and variances as 1 / d.
+
+    Args:
+        text_weight: weight of zero-shot's log-probabilities, the paper's lambda.
+        neighbours: nearest samples whose labels count.
+        confident: samples of each class that its mean begins with.
+        tau: divisor of the logarithms of the Gaussians.
+        iterations: how often means and variances are computed.
+        label_iterations: how often labels are computed before each of them.
+
+    Note:
+        The settings are the paper's, which are the same for all data. The sum over neighbours is not symmetric: it runs
+        over the nearest of a sample, not over those that the sample is nearest to.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import Head, create, refine
+        >>> adapter = create("transclip", Head(np.eye(3), logit_scale=10.0))
+        >>> features = np.tile([[0.9, 0.3, 0.1], [0.2, 0.9, 0.1]], (100, 1))
+        >>> refine(adapter, features).argmax(axis=1)[:4]
+        array([0, 1, 0, 1])
+    """
+
+    name = "transclip"
+    summary = "Gaussian mixture of a set, whose labels are held to the text and to their neighbours' (TransCLIP-ZS)"
+
+    text_weight: float = 1.0
+    neighbours: int = 3
+    confident: int = 8
+    tau: float = 50.0
+    iterations: int = 10
+    label_iterations: int = 5
+
+    def setup(self) -> None:
+        """Check the settings."""
+        if min(self.confident, self.iterations, self.label_iterations) < 1:
+            raise InputError("confident, iterations and label_iterations must be at least 1.")
+        if self.neighbours < 0 or self.tau <= 0:
+            raise InputError("neighbours must be at least 0, and tau above 0.")
+
+    def answer_set(self, features: Array, log_probs: Array) -> Array:
+        """Return the logarithms of the labels, up to a constant per sample."""
+        xp = namespace(features)
+        neighbours = nearest(features, self.neighbours)
+        labels = xp.exp(log_probs)
+        means = self._confident_means(features, labels)
+        variances = xp.full_like(features[0, :], 1.0 / self.head.dim)
+        squares = xp.sum(features * features, axis=0)
+        prior = self.text_weight * log_probs
+        for _ in range(self.iterations):
+            unary = add_gaussians(prior, features, means, xp.broadcast_to(variances, means.shape), self.tau)
+            logits, labels = assign(unary, labels, neighbours, self.label_iterations)
+            counts = xp.sum(labels, axis=0)[:, None]
+            sums = labels.T @ features
+            lengths = xp.linalg.vector_norm(sums, axis=-1, keepdims=True)
+            # A class that no sample has even a trace of keeps its mean.
+            means = xp.where(lengths > 0.0, sums / xp.where(lengths > 0.0, lengths, 1.0), means)
+            scatter = squares + xp.sum((counts * means - 2.0 * sums) * means, axis=0)
+            variances = xp.clip(scatter / features.shape[0], min=SMALLEST_VARIANCE)
+        return logits
+
+    def _confident_means(self, features: Array, labels: Array) -> Array:
+        """Return unit means (K, d) of the samples that have the largest labels (n, K) of each class."""
+        xp = namespace(features)
+        count = min(self.confident, features.shape[0])
+        found = []
+        for classes in row_blocks(labels.shape[1], labels.shape[0]):
+            positions, _ = largest(xp.asarray(labels[:, classes].T, copy=True), count)
+            found.append(sum(features[positions[:, place]] for place in range(count)))
+        sums = xp.concat(found)
+        return sums / xp.linalg.vector_norm(sums, axis=-1, keepdims=True)
