@@ -6,10 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acclimate.bench.datasets import DATASETS, SUITES, find_datasets, present_datasets, read_dataset
+from acclimate.bench.datasets import (
+    DATASETS,
+    SUITES,
+    find_datasets,
+    incomplete_datasets,
+    present_datasets,
+    read_dataset,
+)
 from acclimate.errors import InputError
 from acclimate.prompts import template_sets
-from miniatures import draw_dataset, few
+from miniatures import draw_dataset, few, whole
 
 COUNTS = {
     "imagenet": (1000, 50000),
@@ -218,3 +225,11 @@ def test_the_guide_has_the_same_table():
             where = ", ".join(filter(None, (each.images, each.split)))
             row = (suite, each.key, each.folder, where, str(each.classes), str(each.test), str(each.views))
             assert f"| {' | '.join(row)} |" in guide
+
+
+def test_datasets_that_are_not_complete_are_named(tmp_path):
+    draw_dataset(tmp_path, DATASETS["dtd"], whole(DATASETS["dtd"]))
+    draw_dataset(tmp_path, DATASETS["eurosat"], few(classes=3, per_class=4))
+    chosen = find_datasets([], ["dtd", "eurosat", "pets"])  # one is complete, one is not, one is missing
+    (said,) = incomplete_datasets(chosen, tmp_path)
+    assert said.startswith("warning: eurosat has 12 test images instead of 8,100, ")
