@@ -246,7 +246,7 @@ class Classifier:
         steps = adapter.fit_steps(len(fitted_to), len(truth))
         held = (held_features, truth) if len(truth) else None
         adapter.fit(features, fitted_to, validation=held, progress=lambda done: progress("fitting", done, steps))
-        self.about_fit = self._describe_fit(shots=int(np.bincount(fitted_to).min()))
+        self.about_fit = self._describe_fit(np.bincount(fitted_to))
         accuracy = {}
         if len(truth):
             answers = {
@@ -512,8 +512,13 @@ class Classifier:
             progress("encoding", len(batch.names), total)
         return np.concatenate(parts[1:] or parts), classes[kept], skipped
 
-    def _describe_fit(self, shots: int) -> dict[str, Any]:
-        about: dict[str, Any] = {"model": self.model, "fingerprint": self.encoder.fingerprint, "shots": shots}
+    def _describe_fit(self, shots: HostArray) -> dict[str, Any]:
+        """Return the note on a fit to these numbers of shots (K,)."""
+        fewest = int(shots.min())
+        most = int(shots.max())
+        about: dict[str, Any] = {"model": self.model, "fingerprint": self.encoder.fingerprint, "shots": fewest}
+        if most > fewest:
+            about["most_shots"] = most
         templates = self.templates.name if isinstance(self.templates, LearnedPrompts) else self.templates
         with suppress(TypeError):  # functions cannot be written to a file
             about["templates"] = json.loads(json.dumps(templates))

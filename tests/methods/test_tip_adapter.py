@@ -1,17 +1,21 @@
 """Tip-Adapter and Tip-Adapter-F against a naive version, against PyTorch's gradients, and what both promise."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import Head, create, load_state, save_state
+from acclimate import Head, create, load_state, read_stream, save_state
 from acclimate.arrays import to_host
+from acclimate.bench.few_shot import halve
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.methods.jagged import lay_out
 from rivals_reference import NaiveTip, unit
 
+STREAMS = Path(__file__).parents[3] / "shared" / "streams"
 NAMES = ["tip-adapter", "tip-adapter-f"]
 
 
@@ -26,6 +30,16 @@ def task(classes=4, shots=3, dim=12, versions=None, seed=0, dtype=np.float64):
         features = (features[:, None] + 0.2 * noise).astype(dtype)
     head = Head(stream.head.class_vectors.astype(dtype), 10.0, -2.0)
     return head, features, stream.labels[drawn], stream.features[:60].astype(dtype), stream.labels[:60]
+
+
+def unequal(features, labels, seed):
+    """Return the shots of which every class but the first two loses some at random, and keeps one at least."""
+    rng = np.random.default_rng(seed)
+    kept = [
+        rng.permutation(np.flatnonzero(labels == label))[: rng.integers(1, 5)] for label in range(2, labels.max() + 1)
+    ]
+    kept = np.sort(np.concatenate([np.flatnonzero(labels < 2), *kept]))
+    return features[kept], labels[kept]
 
 
 def naive(head, **settings):
@@ -49,6 +63,62 @@ def test_answers_are_the_formula(classes, shots, versions, alpha, beta, seed):
     np.testing.assert_allclose(adapter.step(test), reference.step(test), atol=1e-9)
     if alpha == 0:
         np.testing.assert_allclose(adapter.step(test), head.observe(test).logits, atol=1e-12)
+
+
+@given(seed=st.integers(0, 99), classes=st.integers(3, 7), beta=st.sampled_from([1.0, 5.0]))
+def test_with_unequal_shots_a_class_votes_with_the_mean_of_its_shots(seed, classes, beta):
+    head, features, labels, test, _ = task(classes, shots=4, seed=seed)
+    features, labels = unequal(features, labels, seed)
+    adapter = create("tip-adapter", head, alpha=2.0, beta=beta)
+    adapter.fit(features, labels)
+    weights = 2.0 * np.exp(-beta * (1 - unit(test) @ unit(features).T))
+    means = np.stack([weights[:, labels == label].mean(axis=1) for label in range(classes)], axis=1)
+    expected = head.observe(test).logits + np.median(np.bincount(labels)) * means
+    np.testing.assert_allclose(adapter.step(test), expected, atol=1e-9)
+
+
+@given(seed=st.integers(0, 99), classes=st.integers(3, 6), copies=st.integers(1, 5))
+def test_copies_of_the_shots_of_one_class_change_nothing(seed, classes, copies):
+    head, features, labels, test, truth = task(classes, seed=seed)
+    chosen = labels == seed % classes
+    more = np.concatenate([features, *[features[chosen]] * copies])
+    more_labels = np.concatenate([labels, *[labels[chosen]] * copies])
+    for validation in (None, (test, truth)):
+        one = create("tip-adapter", head)
+        other = create("tip-adapter", head)
+        one.fit(features, labels, validation=validation)
+        other.fit(more, more_labels, validation=validation)
+        assert one.chosen() == other.chosen()
+        np.testing.assert_allclose(one.step(test), other.step(test), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("stream", ["oxford_pets", "ucf101"])
+def test_three_to_sixteen_shots_per_class_lose_nothing(stream, name):
+    path = STREAMS / f"{stream}.safetensors"
+    if not path.exists():
+        pytest.skip(f"needs {path}, which is not part of the repository")
+    stream = read_stream(path)
+    first, scored = halve(stream, seed=0)
+    scored = scored[:500]
+    rng = np.random.default_rng(0)
+    drawn = [
+        rng.permutation(first[stream.labels[first] == label])[: rng.integers(3, 17)]
+        for label in range(len(stream.head))
+    ]
+    drawn = np.concatenate(drawn)
+    shots = stream.features[drawn]
+    labels = stream.labels[drawn]
+    test = stream.features[scored]
+    adapter = create(name, stream.head)
+    adapter.fit(shots, labels)
+    zero_shot = stream.head.observe(test).logits
+    published = zero_shot + 1.17 * np.exp(test @ shots.T - 1) @ np.eye(len(stream.head), dtype=np.float32)[labels]
+    right = [
+        np.mean(logits.argmax(axis=1) == stream.labels[scored]) for logits in (zero_shot, published, adapter.step(test))
+    ]
+    assert right[1] < right[0] - 0.1
+    assert right[2] > right[0] - 0.005
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,16 +185,20 @@ def test_no_epochs_are_tip_adapter():
 )
 def test_the_gradient_is_that_of_autograd(alpha, beta, classes, seed):
     torch = pytest.importorskip("torch")
-    head, features, classes_of, test, truth = task(classes, seed=seed)
+    head, features, classes_of, test, truth = task(classes, shots=4, seed=seed)
+    if classes > 2:
+        features, classes_of = unequal(features, classes_of, seed)
+    counts = np.bincount(classes_of)
+    share = torch.tensor(np.median(counts) / counts)
     adapter = create("tip-adapter-f", head, alpha=alpha, beta=beta)
     keys = unit(features) * np.linspace(0.5, 1.5, len(features))[:, None]  # trained keys have any length
     test = unit(test)
     slope = adapter.gradient(keys, classes_of, lay_out(classes_of[:, None], keys), test, truth)
     weights = torch.tensor(keys, requires_grad=True)
     affinity = torch.tensor(test) @ weights.T
-    values = torch.nn.functional.one_hot(torch.tensor(classes_of), classes).double()
+    values = share * torch.nn.functional.one_hot(torch.tensor(classes_of), classes)
     logits = torch.tensor(head.observe(test).logits) + alpha * (-beta * (1 - affinity)).exp() @ values
-    torch.nn.functional.cross_entropy(logits, torch.tensor(truth)).backward()
+    torch.nn.functional.cross_entropy(logits, torch.tensor(truth), weight=share).backward()
     np.testing.assert_allclose(slope, weights.grad.numpy(), atol=1e-12)
 
 

@@ -34,7 +34,7 @@ def fit(
     setting: arguments.Settings = None,
     plugin: arguments.Plugins = None,
     labels: Labels = None,
-    shots: Annotated[int, typer.Option(help="Images per class to fit to.", min=1)] = 16,
+    shots: Annotated[int, typer.Option(help="Most images per class to fit to.", min=1)] = 16,
     seed: Annotated[int, typer.Option(help="Of the draw of images.", min=0)] = 1,
     validation: Validation = None,
     no_validation: NoValidation = False,
@@ -50,11 +50,13 @@ def fit(
 ) -> None:
     """Fit a few-shot method to labelled images, and write a file for --fitted of `classify`, `run` and `serve`.
 
-    Images are drawn per class; the same seed draws the same ones, and fewer shots are part of more.
+    Images are drawn per class; the same seed draws the same ones, and fewer shots are part of more. Where
+    some class has fewer images, classes give what they have, apart from a fifth for validation.
     """
     from acclimate.classifier import Classifier
     from acclimate.files import check_writable
     from acclimate.methods import NOTE, find_method, save_state
+    from acclimate.methods.few_shot import describe_shots
 
     check_writable(out)
     if find_method(method).kind != "few-shot":
@@ -78,6 +80,9 @@ def fit(
     for name, why in fitted.skipped:
         say(f"skipped {name}: {why}", err=True)
     save_state(classifier.adapter, out, {NOTE: {**classifier.about_fit, "seed": seed, "source": " ".join(source)}})
+    if classifier.about_fit["shots"] < shots:
+        fitted_to = describe_shots(classifier.about_fit)
+        say(f"note: not every class has {shots} images to fit to; it is fitted to {fitted_to}.", err=True)
     made = f"{method} fitted to {count(fitted.samples, 'image')} of {len(names)} classes"
     scores = ", ".join(f"{name} {100 * accuracy:.2f} %" for name, accuracy in fitted.accuracy.items())
     validated = f"accuracy on {count(fitted.validation, 'validation image')}: {scores}"
@@ -104,7 +109,8 @@ def _draw(
     arguments.note_language(names, model)
     most = 0 if no_validation or validation is not None else min(shots, MOST_HELD_OUT)
     classes = np.array([names.index(str(sample.label)) for sample in known], dtype=np.int64)
-    drawn, rest = draw_shots(classes, names, shots, seed, most)
+    fewer = bool(np.bincount(classes, minlength=len(names)).min() < shots)
+    drawn, rest = draw_shots(classes, names, shots, seed, most, allow_fewer=fewer)
     held = [known[i] for i in rest] if validation is None else _labelled([validation], names)[1]
     if validation is not None and not held:
         raise InputError(f"no image of {validation} is labelled with one of the classes; check its labels.")

@@ -14,7 +14,7 @@ from acclimate.methods.adapter import Adapter, MethodKind, ViewsKind
 from acclimate.methods.persist import build_adapter, read_head
 
 MODEL = "model"  # note of a state: fingerprint of the model that made the features
-NOTE = "fitted"  # note of a fitted state: model, fingerprint, templates, shots, seed, source
+NOTE = "fitted"  # note of a fitted state: model, fingerprint, templates, shots, most_shots, seed, source
 Labels = Sequence[int] | HostArray
 Progress = Callable[[int], None]
 
@@ -176,5 +176,16 @@ def describe_fit(about: Mapping[str, Any]) -> str:
     """Return the note of a fitted file in words."""
     seed = "" if about.get("seed") is None else f", drawn with seed {about['seed']}"
     source = f" of {about['source']}" if about.get("source") else ""
-    shots = f"{about.get('shots')} shot{'' if about.get('shots') == 1 else 's'} per class"
-    return f"fitted to {shots}{source}{seed}, encoded with {about.get('model')}"
+    return f"fitted to {describe_shots(about)}{source}{seed}, encoded with {about.get('model')}"
+
+
+def describe_shots(about: Mapping[str, Any]) -> str:
+    """Return the number of shots per class, from the note of a fitted file, in words.
+
+    Examples:
+        >>> describe_shots({"shots": 3, "most_shots": 16})
+        '3 to 16 shots per class'
+    """
+    fewest = about.get("shots")
+    number = f"{fewest} to {about['most_shots']}" if "most_shots" in about else f"{fewest}"
+    return f"{number} shot{'' if number == '1' else 's'} per class"

@@ -38,7 +38,12 @@ class TipAdapter(FewShot):
     The answer is `z + alpha * sum over shots q of class c of exp(-beta (1 - f.q))`. The key q of a shot is the mean of
     the unit features of its augmented versions, scaled to unit length. If `fit` is given validation samples, alpha and
     beta are those of a grid of 200 x 20 values with the highest mean accuracy over the classes; else they are those of
-    the settings. `chosen` tells. A class that is added later has no shots: nothing votes for it.
+    the settings. `chosen` tells.
+
+    Where classes have different numbers of shots, the votes for a class are multiplied by the median number over its
+    own, so that no class wins by the number of its shots. Where all have the same number, this is the published sum.
+    `fit` needs at least one shot of every class. A class that is added later has none: its answer is its zero-shot
+    logit.
 
     Args:
         alpha: weight of the votes, if it is not searched.
@@ -84,6 +89,10 @@ class TipAdapter(FewShot):
         self.shots = self.declare("shots", Cache(self.head, None))
         self.weights = self.declare("weights", Tensors(self.head, dtype="float64", alpha_beta=(2,)))
 
+    def derive(self) -> None:
+        """Compute the weights (K, 1) of the votes for each class."""
+        self.vote_weights = move(vote_weights(self.shots.classes, len(self.head))[:, None], self.head.class_vectors)
+
     def chosen(self) -> dict[str, float]:
         """Return the alpha and beta that count."""
         alpha, beta = to_host(self.weights["alpha_beta"]).tolist()
@@ -101,6 +110,7 @@ class TipAdapter(FewShot):
         entropies = np.concatenate([evidence.host_entropy for _, evidence in observed(self.head, keys)])
         plan = self.shots.plan(np.full(len(labels), True), labels, entropies, np.arange(len(labels)))
         self.shots.commit(plan, self.trained(keys, shots, progress))
+        self.derive()
         found = (self.alpha, self.beta) if validation is None else self._search(validation, progress)
         self.weights["alpha_beta"][...] = move(np.array(found), self.weights["alpha_beta"])
         progress(1)
@@ -112,10 +122,11 @@ class TipAdapter(FewShot):
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return zero-shot logits plus the votes of the shots."""
         logits = evidence.logits
-        votes = namespace(logits).empty(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
-        votes[...] = logits.T
+        votes = namespace(logits).zeros(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
         alpha, beta = self.chosen().values()
         self.shots.vote(votes, evidence.features, Schedule(), alpha=alpha, beta=beta)
+        votes *= self.vote_weights
+        votes += logits.T
         return Step(votes.T, {"shots": Change([], [])})
 
     def _search(self, validation: Labelled, progress: Progress) -> tuple[float, float]:
@@ -138,6 +149,7 @@ class TipAdapter(FewShot):
             for row in range(BETAS):
                 votes = xp.zeros(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
                 add_by_class(votes, weights, self.shots.layout)
+                votes *= self.vote_weights
                 answers = (xp.argmax(logits + alpha * votes.T, axis=-1) for alpha in alphas)
                 right[row] += to_host(xp.stack([xp.sum(share * (answer == truth)) for answer in answers]))
                 weights *= step
@@ -145,3 +157,17 @@ class TipAdapter(FewShot):
         # Scores that differ by less than 1e-4 are equal.
         pairs = [(alphas[column], betas[row]) for row, column in np.argwhere(right.max() - right < 1e-4)]
         return min(pairs, key=lambda pair: abs(pair[0] - self.alpha) + abs(pair[1] - self.beta))
+
+
+def vote_weights(classes: HostArray, count: int) -> HostArray:
+    """Return the weights (K,) of the votes for `count` classes, given the classes (E,) of the shots.
+
+    The weight is the median number of shots, over classes that have any, divided by the number that the class has.
+
+    Examples:
+        >>> vote_weights(np.array([0, 1, 1, 2, 2, 2, 2]), 4).tolist()
+        [2.0, 1.0, 0.5, 2.0]
+    """
+    shots = np.bincount(classes, minlength=count)
+    typical = np.median(shots[shots > 0]) if len(classes) else 1.0
+    return np.asarray(typical / np.maximum(shots, 1))

@@ -5,11 +5,11 @@ from math import ceil, cos, pi
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, device, index, namespace, softmax_and_entropy
+from acclimate.arrays import Array, HostArray, device, index, move, namespace, softmax_and_entropy
 from acclimate.errors import InputError
 from acclimate.methods import Labelled, Progress, affinities, register
 from acclimate.methods.jagged import Layout, add_by_class, lay_out
-from acclimate.methods.tip_adapter import TipAdapter
+from acclimate.methods.tip_adapter import TipAdapter, vote_weights
 
 # Settings of AdamW; all but epsilon are PyTorch's defaults
 MOMENTUM = 0.9
@@ -24,8 +24,9 @@ class TipAdapterF(TipAdapter):
     """Tip-Adapter whose keys are trained on the shots (Zhang et al., 2022, section 3.2).
 
     The keys start as those of Tip-Adapter. AdamW lowers the cross-entropy of the answers to the shots, with a rate that
-    falls to zero along a cosine. Alpha and beta are searched afterwards, if `fit` is given validation samples. With V
-    augmented versions per shot, each epoch trains on another version.
+    falls to zero along a cosine. Where classes have different numbers of shots, all classes count the same in the
+    cross-entropy. Alpha and beta are searched afterwards, if `fit` is given validation samples. With V augmented
+    versions per shot, each epoch trains on another version.
 
     Args:
         alpha: weight of the votes, during training and, without validation samples, after it.
@@ -101,9 +102,10 @@ class TipAdapterF(TipAdapter):
     def gradient(self, keys: Array, classes: HostArray, layout: Layout, features: Array, labels: HostArray) -> Array:
         """Return the gradient (E, d) of the mean cross-entropy of answers to features (B, d) with labels (B,).
 
-        The answers are `z + A^T L` with `A = alpha exp(-beta (1 - Q F^T))` (E, B). The gradient of the cross-entropy
-        with respect to answers is `G = (softmax - onehot) / B` (B, K), and `dA/dQ = beta A F`, so that with respect to
-        the keys it is `beta (A * L G^T) F`.
+        Keys and features count by the weight w of their class, which is 1 where all classes have as many shots.
+        The answers are `z + A^T L` with `A = alpha w exp(-beta (1 - Q F^T))` (E, B). The gradient of the cross-entropy
+        with respect to answers is `G = w (softmax - onehot) / sum of w` (B, K), and `dA/dQ = beta A F`, so that with
+        respect to the keys it is `beta (A * L G^T) F`.
 
         Args:
             keys: (E, d).
@@ -115,8 +117,12 @@ class TipAdapterF(TipAdapter):
         xp = namespace(keys)
         votes = xp.asarray(self.head.observe_unit(features).logits.T, copy=True)
         weights = self.alpha * affinities(keys, features, self.beta)
+        by_class = vote_weights(classes, len(self.head))
+        class_weights = move(by_class[:, None], keys)
+        weights *= class_weights[index(classes, keys)]
         add_by_class(votes, weights, layout)
         errors = softmax_and_entropy(votes.T)[0]
         errors[xp.arange(len(labels), device=device(keys)), index(labels, keys)] -= 1.0
+        errors *= class_weights[index(labels, keys)]
         weights *= errors.T[index(classes, keys)]
-        return (self.beta / len(labels)) * (weights @ features)
+        return (self.beta / float(by_class[labels].sum())) * (weights @ features)
