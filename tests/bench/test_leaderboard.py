@@ -14,8 +14,8 @@ from acclimate.bench.leaderboard import (
     DEFAULT_SHAPES,
     add_to_board,
     first_sentence,
-    make_protocol,
     measure,
+    open_board,
     plan_board,
     size_text,
     summary_rows,
@@ -55,10 +55,9 @@ def collections():
     return [name for name, method in list_methods().items() if method.kind == "collection"]
 
 
-def begin(paths, plan, unseen=(), **options):
+def begin(paths, plan):
     """Return an empty board for a plan, and the runs that it lacks."""
-    given = {"shapes": ["seed"], "orders": 2, "limit": None, "passes": 2} | options
-    board = Board(make_protocol(paths, plan, unseen, **given))
+    board = open_board(paths, plan)
     return board, add_to_board(board, plan)
 
 
@@ -336,17 +335,16 @@ def test_other_runs_are_refused(paths, tmp_path):
         board.add([replace(scores[0], metrics=scores[0].metrics | {"acc1": scores[0].accuracy + 0.02})])
     with pytest.raises(InputError, match=r"board has tda with the settings .*positive_alpha=2.0.* not .*=3.0"):
         board.enter(Variant("tda", {"positive_alpha": 3.0}, label="tda"))
-    options = {name: board.protocol[name] for name in ("shapes", "orders", "limit", "passes")}
-    board.check_same(make_protocol(paths, plan, **options))
-    with pytest.raises(InputError, match="the board has orders 2, not 3; give the same options"):
-        board.check_same(make_protocol(paths, plan, **(options | {"orders": 3})))
-    with pytest.raises(InputError, match="the stream three is on the board alone"):
-        board.check_same(make_protocol(paths, replace(plan, streams={"many": plan.streams["many"]}), **options))
+    board.check_same(open_board(paths, plan).protocol)
+    with pytest.raises(InputError, match=r"orders is not as on the board: it has 2, and here is 3\. Give"):
+        board.check_same(open_board(paths, plan_board(paths, VARIANTS, ["seed"], orders=3, passes=2)).protocol)
+    with pytest.raises(InputError, match=r"three is not as on the board: it has {'sha256'.* and here is nothing\."):
+        board.check_same(open_board(paths[:1], plan_board(paths[:1], VARIANTS, ["seed"], 2, passes=2)).protocol)
     write_stream(replace(plan.streams["many"], encoder="another"), paths[0])
-    with pytest.raises(InputError, match="the stream many differs from that of the board"):
-        board.check_same(make_protocol(paths, plan, **options))
+    with pytest.raises(InputError, match="many is not as on the board"):
+        board.check_same(open_board(paths, plan).protocol)
     with pytest.raises(InputError, match=r"--unseen new/\* matches none"):
-        make_protocol(paths, plan, ["new/*"], **options)
+        open_board(paths, plan, ["new/*"])
     with pytest.raises(InputError, match=r"no leaderboard in .* to add to: leaderboard.json is missing"):
         Board.read(tmp_path)
     (tmp_path / "leaderboard.json").write_text("{}")

@@ -90,11 +90,11 @@ def test_a_method_of_somebody_else_joins_a_board(invoke, streams, here, own_regi
     assert page.count("\nacclimate leaderboard *.safetensors") == 2
     assert "--method sharpen --set sharpen.factor=2,3 --plugin sharpen.py --passes 2 --out board --add\n" in page
     error = invoke("leaderboard", streams[0], *added, exit_code=2).stderr
-    assert error.startswith("error: the stream two is on the board alone; give the files that the board was made of.")
+    assert error.startswith("error: two is not as on the board: it has {'sha256'")
     error = invoke("leaderboard", *streams, *added, "--limit", 50, exit_code=2).stderr
-    assert error.startswith("error: the stream one differs from that of the board")
+    assert error.startswith("error: limit is not as on the board: it has None, and here is 50. Give the files")
     error = invoke("leaderboard", *streams, *added, "--orders", 3, exit_code=2).stderr
-    assert error.startswith("error: the board has orders 2, not 3; give the same options.")
+    assert error.startswith("error: orders is not as on the board: it has 2, and here is 3.")
 
 
 def test_a_stopped_command_is_continued(invoke, streams, here, monkeypatch):
@@ -140,7 +140,7 @@ def test_the_page_names_the_command(invoke, streams, here):
         "--out results\n"
     ) in page
     assert "| one | 50 | 6 |" in page
-    assert "## Without one stream" not in page
+    assert "## Without one" not in page
     assert "## Left out" not in page
 
 

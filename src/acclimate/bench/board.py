@@ -29,8 +29,8 @@ RESAMPLES = 2000
 METRICS = ("acc1", "ece", "brier", "us")
 COLUMNS = (
     *("stream", "shape", "seed", "samples", "method", "state_kb"),
-    *METRICS,  # of answers that are given online
-    *(f"set_{name}" for name in METRICS),  # of answers that are given to a whole set
+    *METRICS,
+    *(f"set_{name}" for name in METRICS),  # the same of answers to a whole set
 )
 Row = dict[str, Any]
 Key = tuple[str, str, int, str]  # stream, shape, seed, title of the method
@@ -75,14 +75,9 @@ class Standings:
         return self.mean(name, self.taken * np.isin(self.streams, streams)[:, None, None])
 
     @cached_property
-    def cells(self) -> HostArray:
-        """The mean gain (M, S, H) of each stream in each shape; nan where there is none."""
-        return np.asarray(self.values["gain"].mean(axis=-1))
-
-    @cached_property
     def won(self) -> HostArray:
-        """The share (M,) of cells in which a method is the best; those that are level share a cell."""
-        cells = self.cells[:, self.taken.any(axis=-1)]
+        """The share (M,) of cells (a stream in a shape) in which a mean gain is the highest; equal ones share a cell."""
+        cells = self.values["gain"].mean(axis=-1)[:, self.taken.any(axis=-1)]
         best = cells == cells.max(axis=0)
         return np.asarray((best / best.sum(axis=0)).mean(axis=1))
 
@@ -166,35 +161,22 @@ class Board:
 
     def save(self, folder: Path) -> None:
         """Write leaderboard.csv, sorted, and leaderboard.json."""
-        streams = list(self.protocol["streams"])
-        shapes = list(SHAPES)
-        titles = ["zero-shot", *self.methods]
-        ordered = sorted(
-            self.rows.values(),
-            key=lambda row: (
-                streams.index(row["stream"]),
-                shapes.index(row["shape"]),
-                row["seed"],
-                titles.index(row["method"]),
-            ),
-        )
-        write_csv([{name: row[name] for name in COLUMNS} for row in ordered], folder / "leaderboard.csv")
+        rows = [self.rows[key] for key in sorted(self.rows)]
+        write_csv([{name: row[name] for name in COLUMNS} for row in rows], folder / "leaderboard.csv")
         content = {name: value for name, value in vars(self).items() if name != "rows"}
         with writing(folder):
             write_atomically(folder / "leaderboard.json", (json.dumps(content, indent=1) + "\n").encode())
 
     def check_same(self, protocol: Mapping[str, Any]) -> None:
         """Refuse a protocol that is not that of this board, which would compare different runs."""
-        streams = self.protocol["streams"]
-        for name in dict.fromkeys([*streams, *protocol["streams"]]):
-            if name not in streams or name not in protocol["streams"]:
-                whose = "on the board alone" if name in streams else "not on the board"
-                raise InputError(f"the stream {name} is {whose}; give the files that the board was made of.")
-            if streams[name] != protocol["streams"][name]:
-                raise InputError(f"the stream {name} differs from that of the board: {streams[name]} there.")
-        for name, value in self.protocol.items():
-            if name != "streams" and value != protocol[name]:
-                raise InputError(f"the board has {name} {value}, not {protocol[name]}; give the same options.")
+        here, there = ({**each, "streams": "", **each["streams"]} for each in (protocol, self.protocol))
+        for name in {**there, **here}:
+            if here.get(name) != there.get(name):
+                known = there.get(name, "nothing of that name")
+                raise InputError(
+                    f"{name} is not as on the board: it has {known}, and here is {here.get(name, 'nothing')}. "
+                    "Give the files and options that the board was made of."
+                )
 
     def enter(self, variant: Variant) -> None:
         """Enter a method, or check that it has the settings of the method of that title."""

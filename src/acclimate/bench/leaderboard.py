@@ -5,7 +5,7 @@ evidence, and runs are independent: they can be measured in several processes.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -60,14 +60,15 @@ SUMMARY = (
     ),
     *("worst run", "accuracy", "ECE", "µs per sample", "state"),
 )
-TABLES: Mapping[Answered, tuple[str, str]] = {
-    "online": (
-        "Online",
+Lines = tuple[Sequence[str], Sequence[Sequence[str]]]  # headings and lines of a table
+TABLES: Mapping[str, tuple[Answered, str]] = {
+    "Online": (
+        "online",
         "Answers are given once, when a sample comes. A method that answers in batches has learnt from the samples of "
         "the batch before it answers them.",
     ),
-    "set": (
-        "Collections",
+    "Collections": (
+        "set",
         "A stream is answered as a whole, when all of it is there: by methods that are made for that, and by the "
         "second passes of methods that learn online.",
     ),
@@ -148,24 +149,37 @@ def measure(
     return score_all(name, stream, compare(stream, variants, [order], passes=passes))
 
 
-def make_protocol(
-    paths: Sequence[Path], plan: Measurements, unseen: Sequence[str] = (), **options: Any
-) -> dict[str, Any]:
-    """Describe the runs of a plan; `unseen` are patterns of files on which no constant was chosen."""
+def open_board(
+    paths: Sequence[Path], plan: Measurements, unseen: Sequence[str] = (), folder: Path | None = None
+) -> Board:
+    """Begin a board for the runs of a plan, or read the one in a folder, whose runs must be the same.
+
+    `unseen` are patterns of files on which no constant was chosen.
+    """
     files = name_files(paths)
-    marks = {name: any(fnmatch(str(path), pattern) for pattern in unseen) for name, path in files.items()}
-    if idle := [pattern for pattern in unseen if not any(fnmatch(str(path), pattern) for path in paths)]:
-        raise InputError(f"--unseen {idle[0]} matches none of the feature files.")
-    streams = {
-        name: {
-            "sha256": hashlib.sha256(files[name].read_bytes()).hexdigest()[:16],
-            "samples": len(stream),
-            "classes": len(stream.head),
-            "unseen": marks[name],
-        }
-        for name, stream in plan.streams.items()
+    for pattern in unseen:
+        if not any(fnmatch(str(path), pattern) for path in paths):
+            raise InputError(f"--unseen {pattern} matches none of the feature files.")
+    first = plan.tasks[0].keywords
+    orders = {task.keywords["order"] for task in plan.tasks}
+    protocol: dict[str, Any] = {
+        "streams": {
+            name: {
+                "sha256": hashlib.sha256(files[name].read_bytes()).hexdigest()[:16],
+                "samples": len(stream),
+                "classes": len(stream.head),
+                "unseen": any(fnmatch(str(files[name]), pattern) for pattern in unseen),
+            }
+            for name, stream in plan.streams.items()
+        },
+        "shapes": [name for name in SHAPES if f"{name}:0" in orders],
+        "orders": 1 + max(parse_order(order)[1] or 0 for order in orders),
+        "limit": first["limit"],
+        "passes": first["passes"],
     }
-    return {"streams": streams, **options}
+    board = Board(protocol) if folder is None else Board.read(folder)
+    board.check_same(protocol)
+    return board
 
 
 def add_to_board(board: Board, plan: Measurements) -> Measurements:
@@ -189,9 +203,9 @@ def add_to_board(board: Board, plan: Measurements) -> Measurements:
 
 def write_board(board: Board, folder: Path) -> dict[str, list[tuple[str, ...]]]:
     """Write leaderboard.md, .png and .tex from the runs of a board; return headings and lines of the main tables."""
-    tables = {answered: board.standings(answered) for answered in TABLES}
-    tables = {answered: table for answered, table in tables.items() if len(table.titles) > 1}
-    mains = {TABLES[answered][0]: summary_rows(board, table) for answered, table in tables.items()}
+    every = {title: board.standings(answered) for title, (answered, _) in TABLES.items()}
+    tables = {title: table for title, table in every.items() if len(table.titles) > 1}
+    mains = {title: summary_rows(board, table) for title, table in tables.items()}
     first = next(iter(tables.values()))
     commands = "\n".join(board.commands)
     parts = [
@@ -204,26 +218,28 @@ def write_board(board: Board, folder: Path) -> dict[str, list[tuple[str, ...]]]:
         *shown(
             "Mean gain over zero-shot, by method and shape of the stream",
             folder / "leaderboard.png",
-            partial(draw_leaderboard, {TABLES[answered][0]: table for answered, table in tables.items()}),
+            partial(draw_leaderboard, tables),
         ),
     ]
-    for answered, table in tables.items():
-        title, sentence = TABLES[answered]
+    for title, table in tables.items():
         headings, *lines = mains[title]
-        parts += [f"## {title}", sentence, markdown_table(headings, lines), first_sentence(table)]
+        parts += [f"## {title}", TABLES[title][1], markdown_table(headings, lines), first_sentence(table)]
     parts += [NOTES, f"Measured on {'; and on '.join(board.machines)}.", *_streams(board, first)]
-    parts += ["## Shapes", SHAPES_NOTE]
-    for answered, table in tables.items():
-        parts += [f"### {TABLES[answered][0]}, by shape", markdown_table(*_by_shape(table))]
-    parts += ["## Streams", "Mean gain in points over the shapes that a stream can take."]
-    for answered, table in tables.items():
-        gains = {name: table.on([name]) for name in table.streams}
-        parts += [f"### {TABLES[answered][0]}, by stream", markdown_table(*_by_method(table, "stream", gains))]
-    if first.without:
-        parts += ["## Without one stream", "Mean gain in points of all streams but one, or but those of a data set."]
-        for answered, table in tables.items():
-            part = markdown_table(*_by_method(table, "without", table.without))
-            parts += [f"### {TABLES[answered][0]}, without one stream", part]
+    sections: dict[str, tuple[str, Callable[[Standings], Lines]]] = {
+        "Shapes": (SHAPES_NOTE, _by_shape),
+        "Streams": (
+            "Mean gain in points over the shapes that a stream can take.",
+            lambda table: _by_method(table, {name: table.on([name]) for name in table.streams}),
+        ),
+        "Without one": (
+            "Mean gain in points of all streams but one, or but all of a data set.",
+            lambda table: _by_method(table, table.without),
+        ),
+    }
+    for heading, (sentence, make) in list(sections.items())[: 3 if first.without else 2]:
+        parts += [f"## {heading}", sentence]
+        for title, table in tables.items():
+            parts += [f"### {heading}: {title.lower()}", markdown_table(*make(table))]
     parts += ["## Settings", *markdown_list(_settings(board))]
     if board.notes:
         parts += ["## Left out", *markdown_list(board.notes)]
@@ -308,19 +324,16 @@ def _streams(board: Board, table: Standings) -> list[str]:
     return ["## Data", *([said] if marked else []), markdown_table(headings, rows)]
 
 
-def _by_shape(table: Standings) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    gains = table.values["gain"]
-    lines = [
-        (title, *(f"{points(np.nanmean(each))} / {points(np.nanmin(each))}" for each in np.moveaxis(gains[i], 1, 0)))
-        for i, title in enumerate(table.titles)
+def _by_shape(table: Standings) -> Lines:
+    gains = np.moveaxis(table.values["gain"], 2, 1)  # (M, H, S, O)
+    return ("method", *map(shape_title, table.shapes)), [
+        (title, *(f"{points(np.nanmean(each))} / {points(np.nanmin(each))}" for each in shapes))
+        for title, shapes in zip(table.titles, gains, strict=True)
     ]
-    return ("method", *map(shape_title, table.shapes)), lines
 
 
-def _by_method(
-    table: Standings, corner: str, gains: Mapping[str, Any]
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    return (corner, *table.titles), [(name, *map(points, means)) for name, means in gains.items()]
+def _by_method(table: Standings, gains: Mapping[str, Any]) -> Lines:
+    return ("stream", *table.titles), [(name, *map(points, means)) for name, means in gains.items()]
 
 
 def _settings(board: Board) -> list[str]:

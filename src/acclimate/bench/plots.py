@@ -250,6 +250,7 @@ def _draw_standings(axes: Any, table: "Standings", high: int) -> None:
     means = np.column_stack([100 * table.mean()[methods], np.nanmean(gains, axis=(1, 3))])
     worst = np.column_stack([np.nanmin(gains, axis=(1, 2, 3)), np.nanmin(gains, axis=(1, 3))])
     wide = means.shape[1]
+    drawn = len(table.data_sets) > 1  # there is no interval of one data set
     axes.pcolormesh(
         np.arange(wide + 1) - 0.5,
         np.arange(len(methods) + 1) - 0.5,
@@ -266,8 +267,8 @@ def _draw_standings(axes: Any, table: "Standings", high: int) -> None:
     middle: dict[str, Any] = {"ha": "center", "va": "center"}
     for y, i in enumerate(methods):
         for x in range(wide):
-            below = f"worst {worst[y, x]:+.1f}" if x else interval_text(*table.intervals[0][i])
-            colour = "#8c1405" if x and worst[y, x] < -1 else "#333333"  # a loss of more than a point is red
+            below = f"worst {worst[y, x]:+.1f}" if x or not drawn else interval_text(*table.intervals[0][i])
+            colour = "#8c1405" if below[0] == "w" and worst[y, x] < -1 else "#333333"  # a loss over a point is red
             mean = f"{round(means[y, x], 1) + 0.0:+.1f}"  # zero is +0.0, never -0.0
             axes.text(x, y - 0.13, mean, **middle, fontsize=11, weight="normal" if x else "bold")
             axes.text(x, y + 0.27, below, **middle, fontsize=7, color=colour)

@@ -18,62 +18,63 @@ PRINTED = (  # columns for which a terminal has room
     *("method", "answered", "mean gain", "95 % interval", "unseen streams", "cells won", "worst run"),
     *("accuracy", "ECE"),
 )
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A shape of the streams; can be repeated.",
+        show_default="seed (shuffled), class-sequential, correlated, few-classes, half-classes, long-tail, "
+        "domain-shift, first-200",
+    ),
+]
+Methods = Annotated[
+    list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default="all that need no training")
+]
+SweptSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="A setting, KEY=VALUE or METHOD.KEY=VALUE; values with commas between them are methods each. Repeatable.",
+    ),
+]
+Passes = Annotated[
+    int, typer.Option(help="2 for the table of collections, answered when all of a stream is there.", min=1, max=2)
+]
+Unseen = Annotated[
+    list[str] | None,
+    typer.Option(help="A pattern of files on which nobody chose a setting; they get a column. Repeatable."),
+]
+Add = Annotated[
+    bool, typer.Option("--add", help="Keep the runs of the board in --out, and make only those that it lacks.")
+]
 
 
 def leaderboard(
     files: Annotated[list[Path], typer.Argument(help="Feature files with labels.")],
     orders: Annotated[int, typer.Option(help="Orders of each shape, seeds 0 to N-1.", min=1)] = 5,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A shape of the streams; can be repeated.",
-            show_default="seed (shuffled), class-sequential, correlated, few-classes, half-classes, long-tail, "
-            "domain-shift, first-200",
-        ),
-    ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default="all that need no training")
-    ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="A setting, KEY=VALUE or METHOD.KEY=VALUE; a line for each of several values with commas. Repeatable.",
-        ),
-    ] = None,
+    shape: Shapes = None,
+    method: Methods = None,
+    setting: SweptSettings = None,
     plugin: Plugins = None,
-    passes: Annotated[
-        int, typer.Option(help="2 for the table of collections, answered when all of a stream is there.", min=1, max=2)
-    ] = 1,
+    passes: Passes = 1,
     limit: Annotated[int | None, typer.Option(help="Use at most this many samples of each stream.", min=1)] = None,
-    unseen: Annotated[
-        list[str] | None,
-        typer.Option(help="A pattern of files on which nobody chose a setting; they get a column. Repeatable."),
-    ] = None,
+    unseen: Unseen = None,
     jobs: Annotated[int | None, typer.Option(help="Processes.", show_default="as many as cores", min=1)] = None,
     out: Out = Path("results"),
-    add: Annotated[
-        bool, typer.Option("--add", help="Keep the runs of the board in --out, and make only those that it lacks.")
-    ] = False,
+    add: Add = False,
 ) -> None:
     """Compare all training-free methods on streams that are shuffled, sorted, in bursts, with few classes, and so on.
 
     Writes leaderboard.md, .png and .tex, and leaderboard.csv and .json with every run. With --add, a stopped command is
     continued, and methods join a board that is there; the files and the options must be those of that board.
     """
-    from acclimate.bench.board import Board
     from acclimate.bench.evaluation import sweep
-    from acclimate.bench.leaderboard import DEFAULT_SHAPES, add_to_board, make_protocol, plan_board, write_board
+    from acclimate.bench.leaderboard import DEFAULT_SHAPES, add_to_board, open_board, plan_board, write_board
     from acclimate.methods import list_methods
 
     names = method or list(list_methods())
     variants = [each for name in names for each in sweep(name, parse_sweep(name, setting, names))]
-    shapes = list(dict.fromkeys(shape or DEFAULT_SHAPES))
-    plan = plan_board(files, variants, shapes, orders, limit, passes)
-    protocol = make_protocol(files, plan, unseen or (), shapes=shapes, orders=orders, limit=limit, passes=passes)
-    board = Board.read(out) if add else Board(protocol)
-    board.check_same(protocol)
-    plan = add_to_board(board, plan)
+    plan = plan_board(files, variants, shape or DEFAULT_SHAPES, orders, limit, passes)
+    board = open_board(files, plan, unseen or (), out if add else None)
     options = options_text(
         orders=orders,
         shape=shape,
@@ -93,7 +94,7 @@ def leaderboard(
         board.add(scores)
         board.save(out)
 
-    run_measurements(plan, out, jobs, "left out", keep)
+    run_measurements(add_to_board(board, plan), out, jobs, "left out", keep)
     for title, (headings, *rows) in write_board(board, out).items():
         say("", title)
         shown = [i for i, heading in enumerate(headings) if heading in PRINTED]
