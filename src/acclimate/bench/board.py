@@ -76,7 +76,7 @@ class Standings:
 
     @cached_property
     def won(self) -> HostArray:
-        """The share (M,) of cells (a stream in a shape) in which a mean gain is the highest; equal ones share a cell."""
+        """The share (M,) of cells (a stream in a shape) where the mean gain is the highest; equal ones share a cell."""
         cells = self.values["gain"].mean(axis=-1)[:, self.taken.any(axis=-1)]
         best = cells == cells.max(axis=0)
         return np.asarray((best / best.sum(axis=0)).mean(axis=1))
