@@ -19,6 +19,8 @@ from PIL import Image
 from acclimate import Accord, load_state, read_stream
 from acclimate.errors import count
 from drawn_images import draw_folder
+from own_methods import WAITING
+from waiting import wait_until
 
 LABELS = "red circle, green square, blue stripes"
 
@@ -359,7 +361,7 @@ def command(tiny_onnx, photos, out):
 
 @pytest.fixture(scope="module")
 def many_photos(tmp_path_factory):
-    return draw_folder(tmp_path_factory.mktemp("many"), 500)
+    return draw_folder(tmp_path_factory.mktemp("many"), 240)
 
 
 @pytest.mark.slow
@@ -373,10 +375,10 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(tiny_onnx, many_ph
     kills = 0
     lines = parts if suffix == ".csv" else parts.with_name(f"{parts.name}.partial.jsonl")
     second = parts.with_name(f"{parts.name}.second")
-    for attempt in range(8):
+    for attempt in range(6):
         before = lines.stat().st_size if lines.exists() else 0
         child = subprocess.Popen([*command(tiny_onnx, many_photos, parts), "--resume"], stderr=subprocess.DEVNULL)
-        if attempt < 5:
+        if attempt < 4:
             while child.poll() is None and (not lines.exists() or lines.stat().st_size in (0, before)):
                 time.sleep(0.002)
             time.sleep(rng.uniform(0, 0.08))
@@ -386,10 +388,13 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(tiny_onnx, many_ph
                 time.sleep(0.0005)
             time.sleep(rng.uniform(0, 0.01))
         child.send_signal(signal.SIGKILL)
-        kills += child.wait() == -signal.SIGKILL
+        killed = child.wait() == -signal.SIGKILL
+        kills += killed
         if suffix == ".csv":
             indices = [int(row["index"]) for row in rows_of(lines.read_text())]
             assert indices == list(range(len(indices)))
+        for path in tmp_path.glob("*parts*") if not killed else ():  # it ended before, and begins anew
+            path.unlink()
     assert kills >= 3
     subprocess.run([*command(tiny_onnx, many_photos, parts), "--resume"], check=True, capture_output=True)
     assert parts.read_bytes() == whole.read_bytes()
@@ -398,36 +403,40 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(tiny_onnx, many_ph
     assert visible == [parts.name, f"{parts.name}.state"]
 
 
+def stopped(options, folder, number):
+    """Run a command with a method that waits in the middle, and send it a signal there; return what it prints."""
+    (folder / "own.py").write_text(WAITING)
+    options = [*options, "--plugin", str(folder / "own.py"), "--method", "waiting", "--set", f"folder={folder}"]
+    child = subprocess.Popen(options, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: (folder / "begun").exists() or child.poll() is not None)
+    child.send_signal(number)
+    (folder / "go").touch()
+    printed = child.communicate()
+    assert child.returncode == 130, printed
+    return printed
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_to_stop_it_leaves_a_valid_file_and_says_how_to_go_on(tiny_onnx, many_photos, tmp_path, number):
+def test_asked_to_stop_it_leaves_a_valid_file_and_says_how_to_go_on(tiny_onnx, photos, tmp_path, number):
     out = tmp_path / "r.csv"
-    child = subprocess.Popen(command(tiny_onnx, many_photos, out), stderr=subprocess.PIPE, text=True)
-    while not out.exists() or out.stat().st_size < 500:
-        time.sleep(0.01)
-    child.send_signal(number)
-    _, said = child.communicate()
+    _, said = stopped(command(tiny_onnx, photos, out), tmp_path, number)
     done = len(rows_of(out.read_text()))
-    assert child.returncode == 130
-    assert said == f"stopped after {done} of 500 images; run the command again with --resume to continue.\n"
-    assert 0 < done < 500
+    assert said == f"stopped after {done} of 40 images; run the command again with --resume to continue.\n"
+    assert 0 < done < 40
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_asked_to_stop_a_pipe_gets_the_answers_for_what_was_seen(tiny_onnx, many_photos, tmp_path):
-    options = command(tiny_onnx, many_photos, tmp_path / "r.csv")
+def test_asked_to_stop_a_pipe_gets_the_answers_for_what_was_seen(tiny_onnx, photos, tmp_path):
+    options = command(tiny_onnx, photos, tmp_path / "r.csv")
     place = options.index("--out")
     del options[place : place + 2]
-    child = subprocess.Popen(options, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    header = child.stdout.readline()  # the run begins
-    child.send_signal(signal.SIGINT)
-    printed, said = child.communicate()
-    done = len(rows_of(header + printed))
-    assert child.returncode == 130
-    assert said == f"stopped after {done} of 500 images.\n"
-    assert 0 < done < 500
+    printed, said = stopped(options, tmp_path, signal.SIGINT)
+    done = len(rows_of(printed))
+    assert said == f"stopped after {done} of 40 images.\n"
+    assert 0 < done < 40
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")

@@ -97,7 +97,7 @@ def rows(folder):
 
 
 def wait_for(child, condition):
-    end = time.monotonic() + 120
+    end = time.monotonic() + 180
     while not condition():
         assert time.monotonic() < end, "it did not happen"
         assert child.poll() is None, child.stderr.read()

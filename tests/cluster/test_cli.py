@@ -22,35 +22,11 @@ from acclimate.cluster.machines import check_access  # noqa: E402
 from acclimate.errors import InputError  # noqa: E402
 from acclimate.methods import load_state  # noqa: E402
 from acclimate.sources import Sample  # noqa: E402
-from own_methods import SHARPEN  # noqa: E402
+from own_methods import SHARPEN, WAITING  # noqa: E402
 from waiting import wait_until  # noqa: E402
 
 LABELS = "red, green, blue"
 BLOCKS = ("--labels", LABELS, "--batch-size", "4", "--every", "4")
-# A method whose third batch waits until it may go on; it says that it has come so far.
-WAITING = '''\
-import time
-from dataclasses import dataclass
-from pathlib import Path
-
-import acclimate
-
-
-@acclimate.register
-@dataclass(eq=False, repr=False, kw_only=True)
-class Waiting(acclimate.TDA):
-    """TDA that waits in the middle."""
-
-    name = "waiting"
-    folder: str = "."
-
-    def respond(self, evidence, ids, learn):
-        if 8 in ids:
-            Path(self.folder, "begun").touch()
-            while not Path(self.folder, "go").exists():
-                time.sleep(0.01)
-        return super().respond(evidence, ids, learn)
-'''
 
 
 @pytest.fixture

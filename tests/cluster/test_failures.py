@@ -34,7 +34,7 @@ def disturbed(run, place, disturb):
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(run.run)
         try:
-            wait_until(lambda: place.waiting or ended.done(), 120)
+            wait_until(lambda: place.waiting or ended.done(), 240)
             process, node = place.waiting[0]
             disturb(process, node)
             wait_until(lambda: not running(process))  # else it might still answer

@@ -30,7 +30,7 @@ def test_a_killed_driver(ray_cluster, bench, tmp_path, stage):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as driver:
         try:
-            wait_until(lambda: place.waiting or driver.poll() is not None, 120)
+            wait_until(lambda: place.waiting or driver.poll() is not None, 240)
         finally:
             driver.kill()
         assert place.waiting, driver.stderr.read().decode()

@@ -63,7 +63,7 @@ def start(watched, monkeypatch):
     started = []
 
     def batcher(**limits):
-        started.append(Batcher(watched, **limits))
+        started.append(Batcher(watched, **{"decode_s": 60.0} | limits))
         return started[-1]
 
     yield batcher
@@ -97,8 +97,7 @@ def test_requests_share_batches_of_bounded_size(start, watched, pictures):
     first = batcher.submit(pictures[:1])
     assert watched.entered.wait(180)
     futures = [batcher.submit([picture]) for picture in pictures]
-    while len(batcher._ready) < len(pictures):
-        pass
+    wait_until(lambda: len(batcher._ready) == len(pictures))
     watched.gate.set()
     for future in [first, *futures]:
         future.result(180)
@@ -220,13 +219,11 @@ def test_views_count_in_the_queue_and_share_batches(start, watched, encoder, pic
     assert watched.entered.wait(180)
     plain = batcher.submit(pictures[:2])
     many = batcher.submit(pictures[:5], views=3, start=7)
-    while len(batcher._ready) < 7:
-        pass
+    wait_until(lambda: len(batcher._ready) == 7)
     more = batcher.submit(pictures[:2])
     with pytest.raises(BusyError, match="20 images are already waiting, 20 of them yours"):
         batcher.submit(pictures[:1])
-    while len(batcher._ready) < 9:
-        pass
+    wait_until(lambda: len(batcher._ready) == 9)
     watched.gate.set()
     prepare = Preparer(encoder, views=3)
     expected = prepare.encode([prepare(7 + i, open_image(image)) for i, image in enumerate(pictures[:5])])

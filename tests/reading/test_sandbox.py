@@ -8,8 +8,10 @@ import time
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import numpy as np
+import psutil
 import pytest
 
 import hostile_decoder
@@ -157,10 +159,14 @@ def test_a_slow_image_counts_as_one_of_the_largest_cost(decoder, prepare, troubl
     assert decode(decoder, prepare)[0] == 60 * 48
 
 
-def test_closing_stops_what_runs(decoder, prepare):
+def test_closing_stops_what_runs(decoder, prepare, monkeypatch):
     decode(decoder, prepare)
     with ThreadPoolExecutor(1) as pool:
+        asked = Event()
+        ask = decoder._ask
+        monkeypatch.setattr(decoder, "_ask", lambda task: asked.set() or ask(task))
         held = pool.submit(decode, decoder, prepare, TROUBLE["sleep"])
+        assert asked.wait(180)
         time.sleep(0.2)
         decoder.close()
         with pytest.raises(ImageError, match="crashed"):
@@ -267,7 +273,7 @@ prepare = Preparer(type("Model", (), {{"prepare": Trouble(8, 8, 8, "bicubic", (0
 decoder = Decoder(1_000_000)
 
 def decode(content):
-    return decoder.decode(DecodeTask(content, portable(prepare), 0, 0, 1_000_000, 2.0))
+    return decoder.decode(DecodeTask(content, portable(prepare), 0, 0, 1_000_000, 60.0))
 
 decode(bytes.fromhex({good!r}))
 if {busy}:
@@ -290,7 +296,7 @@ decoder.close()
 
 def test_output_of_libraries_does_not_reach_the_output_of_the_service():
     for where, complains in (("here", True), ("apart", False)):
-        ran = subprocess.run([sys.executable, "-c", PRINTING, where], input=fax(600), capture_output=True, timeout=180)
+        ran = subprocess.run([sys.executable, "-c", PRINTING, where], input=fax(600), capture_output=True, timeout=300)
         assert (b"Fax3" in ran.stderr) == complains, ran.stderr
         assert where == "here" or (ran.stdout, ran.stderr) == (b"3\n", b""), ran
 
@@ -310,13 +316,7 @@ def test_no_process_outlives_its_service(busy, end, tmp_path):
                 os.kill(pid, number)
             service.kill()
         service.wait(180)
-    for _ in range(1000):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.03)
-    pytest.fail(f"process {pid} still runs")
+    wait_until(lambda: not psutil.pid_exists(pid))
 
 
 def test_an_image_does_not_pay_for_a_decoder_that_died_while_it_was_idle(decoder, prepare):

@@ -1,4 +1,4 @@
-"""A method of somebody else's, as text of a Python file."""
+"""Methods of somebody else's, as text of Python files."""
 
 SHARPEN = '''\
 from dataclasses import dataclass
@@ -19,6 +19,31 @@ class Sharpen(acclimate.Adapter):
 
     def respond(self, evidence, ids, learn):
         return acclimate.Step(self.factor * evidence.logits)
+'''
+
+# A method that waits at the ninth sample until it may go on; it says that it has come so far.
+WAITING = '''\
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import acclimate
+
+
+@acclimate.register
+@dataclass(eq=False, repr=False, kw_only=True)
+class Waiting(acclimate.TDA):
+    """TDA that waits in the middle."""
+
+    name = "waiting"
+    folder: str = "."
+
+    def respond(self, evidence, ids, learn):
+        if 8 in ids:
+            Path(self.folder, "begun").touch()
+            while not Path(self.folder, "go").exists():
+                time.sleep(0.01)
+        return super().respond(evidence, ids, learn)
 '''
 
 

@@ -1,12 +1,13 @@
 """A driver of the page for its tests: run the service, send images, read what is shown."""
 
+import json
 import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 from ports import free_port
 
@@ -38,6 +39,13 @@ class Service:
     def stop(self, how=signal.SIGTERM):
         self.process.send_signal(how)
         self.process.wait()
+
+    def delete_streams(self):
+        """Delete all streams."""
+        with urlopen(f"{self.address}/v1/streams") as answer:
+            listed = json.load(answer)["streams"]
+        for each in listed:
+            urlopen(Request(f"{self.address}/v1/streams/{each['name']}", method="DELETE")).close()
 
 
 def create(

@@ -13,17 +13,29 @@ def browser():
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("there is no Chromium here")
+    playwright.expect.set_options(timeout=120_000)
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser
         browser.close()
 
 
+@pytest.fixture(scope="module")
+def shared_service(tmp_path_factory, tiny_onnx):
+    """Return a service for all tests that neither stop it nor need options; each finds it without streams."""
+    service = Service(tmp_path_factory.mktemp("service"), tiny_onnx)
+    yield service
+    service.stop()
+
+
 @pytest.fixture
-def run_service(tmp_path, tiny_onnx):
+def run_service(tmp_path, tiny_onnx, shared_service):
+    """Return a function that starts a service; the shared one unless it has options or is to be its `own`."""
     started = []
 
-    def start(*options):
+    def start(*options, own=False):
+        if not options and not own:
+            return shared_service
         folder = tmp_path / str(len(started))
         folder.mkdir()
         started.append(Service(folder, tiny_onnx, *options))
@@ -32,6 +44,7 @@ def run_service(tmp_path, tiny_onnx):
     yield start
     for service in started:
         service.stop()
+    shared_service.delete_streams()
 
 
 @pytest.fixture
@@ -41,7 +54,7 @@ def open_page(browser):
 
     def visit(service, path="", wrong=(), **context):
         page = browser.new_context(**{"reduced_motion": "reduce", **context}).new_page()
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(120_000)
         problems = []
         requests = []
         page.on("pageerror", lambda error: problems.append(str(error)))

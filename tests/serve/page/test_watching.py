@@ -165,7 +165,7 @@ def test_others_can_be_watched_and_pictures_are_kept_only_if_asked_for(run_servi
         other.select_option("#stream", name)
         send(other, sorted((photos / "red").iterdir())[:3])
         entries = page.locator(".slots figure")  # it has sent nothing itself
-        playwright.expect(entries).to_have_count(int(other.inner_text("#kept")), timeout=20_000)
+        playwright.expect(entries).to_have_count(int(other.inner_text("#kept")))
         assert page.locator(".slots img").count() == (entries.count() if kept else 0)
 
 
@@ -185,9 +185,10 @@ def test_unreadable_images_are_reported_and_the_rest_goes_on(run_service, open_p
 
 
 def test_a_service_that_dies_and_comes_back_loses_no_image(run_service, open_page, photos):
-    service = run_service()
+    service = run_service(own=True)
     page = open_page(service, wrong=("ERR_",))
     create(page, "shop-1")
+    page.route("**/classify?*", lambda route: route.continue_())  # the page waits for this test before each image
     page.set_input_files("#folder", photos)
     page.wait_for_selector("#feed > li:nth-child(6)")
     service.stop(signal.SIGKILL)
@@ -204,6 +205,9 @@ def test_a_service_that_dies_and_comes_back_loses_no_image(run_service, open_pag
 def test_sending_can_be_paused_and_stopped_and_waits_for_a_busy_service(run_service, open_page, photos):
     page = open_page(run_service(), wrong=("429",))
     create(page, "shop-1")
+    answered = []
+    page.on("response", lambda response: answered.append(1) if "/classify?" in response.url and response.ok else None)
+    page.route("**/classify?*", lambda route: route.continue_())  # the page waits for this test before each image
     busy = {"status": 429, "headers": {"Retry-After": "1"}, "json": {"error": {"message": "busy"}}}
     page.route("**/classify?*", lambda route: route.fulfill(**busy), times=1)  # only the first image is turned away
     page.check("#shuffle")
@@ -212,11 +216,13 @@ def test_sending_can_be_paused_and_stopped_and_waits_for_a_busy_service(run_serv
     page.click("#pause")
     playwright.expect(page.locator("#sending")).to_contain_text("paused")
     page.wait_for_timeout(500)  # the one under way may still be answered
+    while len(cards(page)) < len(answered):
+        page.wait_for_timeout(50)
     shown = len(cards(page))
     page.wait_for_timeout(500)
-    assert len(cards(page)) == shown < 40
+    assert shown <= len(cards(page)) <= shown + 1 < 40  # on a slow machine the one under way may come now
     page.click("#pause")
-    page.wait_for_selector(f"#feed > li:nth-child({shown + 1})", state="attached")
+    page.wait_for_selector(f"#feed > li:nth-child({shown + 2})", state="attached")
     page.click("#stop")
     finished(page)
     assert shown < len(cards(page)) < 40
@@ -225,7 +231,7 @@ def test_sending_can_be_paused_and_stopped_and_waits_for_a_busy_service(run_serv
 
 
 def test_damage_and_many_labels_are_shown(run_service, open_page, photos):
-    service = run_service()
+    service = run_service(own=True)
     page = open_page(service, wrong=("ERR_", "503"))
     create(page, "shop-1", [f"thing {i}" for i in range(60)])
     send(page, photos / "red", "#folder")
