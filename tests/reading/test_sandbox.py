@@ -272,12 +272,12 @@ from slow_preprocess import Trouble
 prepare = Preparer(type("Model", (), {{"prepare": Trouble(8, 8, 8, "bicubic", (0, 0, 0), (1, 1, 1))}})())
 decoder = Decoder(1_000_000)
 
-def decode(content):
-    return decoder.decode(DecodeTask(content, portable(prepare), 0, 0, 1_000_000, 60.0))
+def decode(content, seconds):
+    return decoder.decode(DecodeTask(content, portable(prepare), 0, 0, 1_000_000, seconds))
 
-decode(bytes.fromhex({good!r}))
+decode(bytes.fromhex({good!r}), 60.0)
 if {busy}:
-    threading.Thread(target=decode, args=(bytes.fromhex({work!r}),), daemon=True).start()
+    threading.Thread(target=decode, args=(bytes.fromhex({work!r}), 2.0), daemon=True).start()
     time.sleep(0.2)
 print(decoder._process.pid, flush=True)
 {end}
