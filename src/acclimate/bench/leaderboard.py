@@ -287,13 +287,10 @@ def first_sentence(table: Standings) -> str:
     best = table.titles[0]
     others = {name: table.titles[int(np.argmax(means))] for name, means in table.without.items()}
     changed = [f"without {name}, {title} is" for name, title in others.items() if title != best]
-    if not others:
-        return f"{best} is first in the mean."
-    return (
-        f"{best} is first in the mean, whichever is left out of the streams."
-        if not changed
-        else (f"{best} is first in the mean of all streams; {'; '.join(changed)}.")
-    )
+    if changed:
+        return f"{best} is first in the mean of all streams; {'; '.join(changed)}."
+    rest = ", and stays first whichever stream or data set is left out" if others else ""
+    return f"{best} is first in the mean{rest}."
 
 
 def size_text(count: float) -> str:

@@ -224,17 +224,18 @@ def draw_leaderboard(tables: "Mapping[str, Standings]", path: Path) -> None:
         f"ECE, %\n({100 * first.mean('ece')[zero_shot]:.1f})",
         "µs per\nsample",
     ]
-    high = max(len(table.titles) for table in tables.values())
+    heights = [len(table.titles) - 1 for table in tables.values()]  # zero-shot has no line
     with _figure(
         path,
         len(tables),
         width=2.6 + 0.95 * len(columns),
-        height=(0.9 + 0.44 * high) * len(tables) + 0.3,
+        height=0.3 + 0.9 * len(tables) + 0.44 * sum(heights),
         rows=len(tables),
         legend=False,
     ) as panels:
+        panels[0].get_gridspec().set_height_ratios(heights)
         for axes, (title, table) in zip(panels, tables.items(), strict=True):
-            _draw_standings(axes, table, high)
+            _draw_standings(axes, table)
             axes.set_title(title, fontsize=13, weight="bold", pad=8)
             axes.set_xticks(range(len(columns)), columns, fontsize=9)
         panels[0].figure.suptitle(
@@ -243,8 +244,8 @@ def draw_leaderboard(tables: "Mapping[str, Standings]", path: Path) -> None:
         )
 
 
-def _draw_standings(axes: Any, table: "Standings", high: int) -> None:
-    """Draw a line for each method but zero-shot, in a panel with room for `high` lines."""
+def _draw_standings(axes: Any, table: "Standings") -> None:
+    """Draw a line for each method but zero-shot."""
     methods = [i for i, title in enumerate(table.titles) if title != "zero-shot"]
     gains = 100 * table.values["gain"][methods]  # (M, S, H, O)
     means = np.column_stack([100 * table.mean()[methods], np.nanmean(gains, axis=(1, 3))])
@@ -284,7 +285,7 @@ def _draw_standings(axes: Any, table: "Standings", high: int) -> None:
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
-    axes.set(xlim=(-0.5, wide + 2.5), ylim=(high - 1.5, -0.5))
+    axes.set(xlim=(-0.5, wide + 2.5), ylim=(len(methods) - 0.5, -0.5))
     axes.set_yticks([])
 
 
