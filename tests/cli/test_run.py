@@ -24,7 +24,8 @@ def views_file(stream, tmp_path):
 
 
 def test_every_method_runs_on_views(invoke, views_file, tmp_path):
-    names = [name for name, method in list_methods().items() if not method.needs - {"views"}]
+    able = {name: method for name, method in list_methods().items() if not method.needs - {"views"}}
+    names = [name for name, method in able.items() if method.kind != "collection"]  # those need a second pass
     chosen = [argument for name in names for argument in ("--method", name)]
     table = invoke("run", views_file, *chosen, "--json", "out.json").stdout.partition("\n\n")[0]
     assert sorted(line.split()[1] for line in table.splitlines()[1:]) == names
