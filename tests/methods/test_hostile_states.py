@@ -17,7 +17,7 @@ from acclimate.methods.persist import MAX_ORIGINS, build_adapter
 CLASSES = 4
 DIM = 6
 # Settings with which forty samples leave something in every array, and training takes no time.
-FAST = {"dota": {"refresh": 7}, "free-tta": {"refresh": 7}, "sca": {"refresh": 7}, "oga": {"refresh": 16}}
+FAST = {"dota": {"refresh": 7}, "free-tta": {"refresh": 7}, "oga": {"batch": 16}}
 FAST |= {"coop": {"context_tokens": 2, "epochs": 1}, "cocoop": {"epochs": 1}, "tip-adapter-f": {"epochs": 1}}
 
 

@@ -4,6 +4,11 @@ import pytest
 
 from acclimate import list_methods
 from acclimate.checks import LAWS, Trial, why_not
+from acclimate.checks.laws import (
+    answers_do_not_depend_on_batches,
+    corrections_do_not_depend_on_batches,
+    ties_are_stable,
+)
 
 SWITCHES = {
     "tda": [
@@ -21,9 +26,9 @@ SWITCHES = {
     "prior": [{"strength": 1.0, "smoothing": 0.1}],
     "zero": [{"voters": 1.0}],
     "onzeta": [{"balance": 0.0}, {"mix": 0.4, "horizon": 1.0}],
-    "oga": [{"refresh": 1}, {"refresh": 1000}, {"cache_capacity": 1, "refresh": 7}],
+    "oga": [{"batch": 1}, {"batch": 1000}, {"cache_capacity": 1, "batch": 7}],
     "bca": [{"prototype_weight": 5.0, "prior_threshold": 0.2}],
-    "sca": [{"refresh": 1}, {"cover": 0.0}, {"cover": 1.0}],
+    "sca": [{"batch": 7}, {"cover": 0.0}, {"cover": 1.0}, {"ridge": 1.0, "batch": 1000}],
     "dmn": [{"memory_capacity": 2}],
     "free-tta": [{"refresh": 1}, {"refresh": 1000}],
     "accord": [{"rounds": 0}],
@@ -51,3 +56,13 @@ def test_law(law, name, settings):
     if law.__name__ == "learning_changes_answers" and (name, settings) in NOTHING_LEARNT:
         pytest.skip("these settings switch learning off")
     law(Trial(method, **settings))
+
+
+@pytest.mark.parametrize(
+    "law",
+    [answers_do_not_depend_on_batches, corrections_do_not_depend_on_batches, ties_are_stable],
+    ids=lambda law: law.__name__,
+)
+@pytest.mark.parametrize("name", [name for name, method in list_methods().items() if method.answers_batches])
+def test_a_method_that_learns_batches_first_keeps_the_laws_of_any_cut_with_batches_of_one(law, name):
+    law(Trial(list_methods()[name], batch=1))

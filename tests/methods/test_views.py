@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from acclimate import Head, create
 from acclimate.arrays import to_host
 from acclimate.errors import InputError
+from acclimate.methods import find_method
 from reference import entropy
 
 SCALE = 12.0
@@ -130,10 +131,11 @@ def test_views_without_spread_have_their_common_mode(to_backend):
 @given(cut=st.integers(1, 11), views=st.sampled_from([1, 2, 5, 64]), seed=st.integers(0, 100))
 def test_answers_with_views_do_not_depend_on_the_batch(method, cut, views, seed):
     features, W = samples(seed, count=12, views=views)
-    adapter = create(method, Head(W, SCALE, BIAS))
+    settings = {"batch": 1} if find_method(method).answers_batches else {}
+    adapter = create(method, Head(W, SCALE, BIAS), **settings)
     parts = np.concatenate([adapter.step(features[:cut]), adapter.step(features[cut:])])
     assert np.isfinite(parts).all()
-    np.testing.assert_allclose(parts, answer(method, features, W), atol=1e-9)
+    np.testing.assert_allclose(parts, answer(method, features, W, **settings), atol=1e-9)
 
 
 @pytest.mark.parametrize("method", ["zero", "mta"])

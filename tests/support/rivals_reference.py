@@ -14,6 +14,11 @@ def unit(x):
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
+def half(x):
+    """Round to half precision."""
+    return np.asarray(x, np.float16).astype(np.float64)
+
+
 class NaiveOnZeta(Naive):
     def __init__(
         self,
@@ -48,37 +53,56 @@ class NaiveOnZeta(Naive):
         return np.log(b * v + (1 - b) * q)
 
 
-class NaiveOGA(Naive):
-    def __init__(self, W, scale, bias=0.0, cache_capacity=8, strength=0.05, refresh=128):
+class NaiveBatches(Naive):
+    """A batch is learnt and then answered; one ends wherever the samples so far are a multiple of `batch`."""
+
+    seen = 0
+
+    def step(self, features):
+        features = unit(np.asarray(features, np.float64))
+        answers = []
+        while len(features):
+            room = self.batch - self.seen % self.batch
+            samples = []
+            for f in features[:room]:
+                z = self.scale * self.W @ f + self.bias
+                samples.append((f, z, softmax(z)))
+            for sample in samples:
+                self.learn(*sample)
+            self.estimate()
+            answers += [self.answer(*sample) for sample in samples]
+            self.seen += len(samples)
+            features = features[room:]
+        return np.array(answers)
+
+
+class NaiveOGA(NaiveBatches):
+    def __init__(self, W, scale, bias=0.0, cache_capacity=8, strength=0.05, batch=32):
         super().__init__(W, scale, bias)
         self.capacity = cache_capacity
         self.strength = strength
-        self.refresh = refresh
+        self.batch = batch
         self.queues = [[] for _ in self.W]
-        self.seen = 0
-        self.means, self.precision = self.W, np.zeros((self.W.shape[1],) * 2)
 
-    def answer(self, f, z, p):
-        if self.seen and self.seen % self.refresh == 0:
-            self.estimate()
-        self.seen += 1
+    def learn(self, f, z, p):
         update(self.queues[int(np.argmax(z))], (entropy(p), f), self.capacity)
-        distances = np.array([(f - m) @ self.precision @ (f - m) for m in self.means])
-        return z - self.strength * distances / 2
 
     def estimate(self):
         d = self.W.shape[1]
-        entries = [[f for _, f in queue] for queue in self.queues]
-        self.means = [np.mean(held, axis=0) if len(held) >= 2 else self.W[k] for k, held in enumerate(entries)]
-        centred = [f - self.means[k] for k, held in enumerate(entries) for f in held]
-        n = len(centred)
-        if n < 2:
-            return
-        M = sum(np.outer(c, c) for c in centred) / (n - 1)
-        if n <= 4 * d:
-            self.precision = d * np.linalg.inv((n - 1) * M + np.trace(M) * np.eye(d))
-        else:
-            self.precision = np.linalg.pinv(M)
+        entries = [np.array([f for _, f in queue]).reshape(-1, d) for queue in self.queues]
+        self.means = np.array([held.mean(axis=0) if len(held) >= 2 else self.W[k] for k, held in enumerate(entries)])
+        self.precision = d * np.eye(d)
+        if max(len(held) for held in entries) > 2:
+            centred = np.concatenate([held - self.means[k] for k, held in enumerate(entries)])
+            centred -= centred.mean(axis=0)
+            n = len(centred)
+            M = centred.T @ centred / (n - 1)
+            ridge = (n - 1) * M + np.trace(M) * np.eye(d)
+            self.precision = d * np.linalg.pinv(ridge) if n <= 4 * d else np.linalg.pinv(M)
+
+    def answer(self, f, z, p):
+        distances = np.sum(((f - self.means) @ self.precision) * (f - self.means), axis=1)
+        return z - self.strength * distances / 2
 
 
 class NaiveBCA(Naive):
@@ -94,14 +118,16 @@ class NaiveBCA(Naive):
     ):
         super().__init__(W, scale, bias)
         self.thresholds = prototype_threshold, prior_threshold
-        self.M, self.R = self.W.copy(), np.eye(len(self.W))
+        self.M, self.R = half(self.W), np.eye(len(self.W))
         self.a, self.b = np.full(len(self.W), prototype_weight), np.full(len(self.W), prior_weight)
 
     def answer(self, f, z, p):
         p = softmax(self.scale * self.M @ f) @ self.R
         k = int(np.argmax(p))
         if p[k] > self.thresholds[0]:
-            self.M[k] = unit((self.a[k] * self.M[k] + f) / (self.a[k] + 1))
+            total = half(half(self.a[k] * self.M[k]) + half(f))
+            mean = half(total / (self.a[k] + 1))
+            self.M[k] = half(mean / half(np.linalg.norm(mean)))
             self.a[k] += 1
         if p[k] > self.thresholds[1]:
             self.R[k] = (self.b[k] * self.R[k] + p) / (self.b[k] + 1)
@@ -109,26 +135,27 @@ class NaiveBCA(Naive):
         return np.log(p)
 
 
-class NaiveSCA(Naive):
-    def __init__(self, W, scale, bias=0.0, ridge=1.0, cover=0.5, trust=0.5, cache_scale=0.25, refresh=64):
+class NaiveSCA(NaiveBatches):
+    def __init__(self, W, scale, bias=0.0, ridge=10_000.0, cover=0.5, trust=0.5, batch=1):
         super().__init__(W, scale, bias)
-        self.ridge = ridge
         self.cover = cover
         self.trust = trust
-        self.cache_scale = cache_scale * scale
-        self.refresh = refresh
-        self.samples = []
-        self.counted = []
+        self.batch = batch
+        self.G = ridge * np.eye(self.W.shape[1])
+        self.C = np.zeros(self.W.shape)
+
+    def learn(self, f, z, p):
+        self.G += np.outer(f, f)
+        self.C += np.outer(self.label(p), f)
+
+    def estimate(self):
+        V = np.linalg.solve(self.G, self.C.T).T
+        self.V = V / np.maximum(np.linalg.norm(V, axis=1, keepdims=True), 1e-12)
 
     def answer(self, f, z, p):
-        if len(self.samples) % self.refresh == 0:
-            self.counted = list(self.samples)
-        self.samples.append((f, self.label(p)))
-        G = self.ridge * np.eye(len(f)) + sum(np.outer(x, x) for x, _ in self.counted)
-        C = np.zeros(self.W.shape) + sum(np.outer(y, x) for x, y in self.counted)
-        ridge = self.cache_scale * C @ np.linalg.inv(G) @ f
-        a, b = softmax(-self.trust * np.array([entropy(p), entropy(softmax(ridge))]))
-        return a * z + b * ridge
+        cached = self.scale * self.V @ f
+        a, b = softmax(-self.trust * np.array([entropy(p), entropy(softmax(cached))]))
+        return a * z + b * cached
 
     def label(self, p):
         top, *others = np.argsort(-p)

@@ -30,7 +30,9 @@ class BoostAdapter(TDA):
         **settings: those of `TDA`.
 
     Note:
-        The paper sets `extra` (0 to 3), alpha and beta by dataset. Here they are the same for all data.
+        The authors' configs (taolinzhang/BoostAdapter, configs/*.yaml) set `extra` (0 to 3), alpha and beta by
+        dataset. Here they are the same for all data: 1, and TDA's. The negative cache of their runner.py keeps the last
+        samples of a class, first in, first out; here it keeps those of lowest entropy, as in TDA.
 
     Examples:
         >>> import numpy as np
