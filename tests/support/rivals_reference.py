@@ -115,19 +115,21 @@ class NaiveBCA(Naive):
         prototype_threshold=0.05,
         prior_weight=1.0,
         prior_threshold=0.65,
+        rounded=half,
     ):
         super().__init__(W, scale, bias)
         self.thresholds = prototype_threshold, prior_threshold
-        self.M, self.R = half(self.W), np.eye(len(self.W))
+        self.rounded = rounded
+        self.M, self.R = rounded(self.W.copy()), np.eye(len(self.W))
         self.a, self.b = np.full(len(self.W), prototype_weight), np.full(len(self.W), prior_weight)
 
     def answer(self, f, z, p):
         p = softmax(self.scale * self.M @ f) @ self.R
         k = int(np.argmax(p))
         if p[k] > self.thresholds[0]:
-            total = half(half(self.a[k] * self.M[k]) + half(f))
-            mean = half(total / (self.a[k] + 1))
-            self.M[k] = half(mean / half(np.linalg.norm(mean)))
+            total = self.rounded(self.rounded(self.a[k] * self.M[k]) + self.rounded(f))
+            mean = self.rounded(total / (self.a[k] + 1))
+            self.M[k] = self.rounded(mean / self.rounded(np.linalg.norm(mean)))
             self.a[k] += 1
         if p[k] > self.thresholds[1]:
             self.R[k] = (self.b[k] * self.R[k] + p) / (self.b[k] + 1)

@@ -1,0 +1,109 @@
+"""The rivals as their authors run them: the setting, where it is published, and how many answers are the authors'.
+
+Every method answers feature files in a shuffled order. Its answers are counted against a straightforward version of the
+authors' procedure in float64 (`tests/support/rivals_reference.py`), which computes everything anew for each batch.
+
+    python benchmarks/rivals.py FILE... --limit 2000
+
+prints a table, and a second one of what half precision does for BCA: the share of right answers with and without it.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from acclimate import create, read_stream
+from acclimate.bench.results import markdown_table
+from acclimate.stream import FeatureStream
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+import rivals_reference as reference
+
+
+class Rival(NamedTuple):
+    """A method's setting, where its authors publish it, and the float64 version."""
+
+    setting: str
+    published: str
+    naive: type
+
+
+RIVALS = {
+    "oga": Rival(
+        "8 samples per class, weight 0.05, batches of 32",
+        "paper; defaults of main.py, cfuchs2023/OGA",
+        reference.NaiveOGA,
+    ),
+    "sca": Rival(
+        "ridge 10,000, share 0.5, entropy weight 0.5, one sample at a time",
+        "paper (entropy weight, order); a public port of Yuqin-G/SCA (the rest)",
+        reference.NaiveSCA,
+    ),
+    "bca": Rival(
+        "thresholds 0.05 and 0.65, counts 20,000 and 1, half precision",
+        "configs/algorithms.py, walawalagoose/TTABC",
+        reference.NaiveBCA,
+    ),
+}
+
+
+def shuffled(stream: FeatureStream, limit: int) -> np.ndarray:
+    """Return the positions of up to `limit` samples in a shuffled order."""
+    return np.random.default_rng(0).permutation(len(stream))[:limit]
+
+
+def equal_answers(method: str, stream: FeatureStream, limit: int) -> np.ndarray:
+    """Return for each sample whether the method answers as its float64 version, (n,)."""
+    head = stream.head
+    features = stream.features[shuffled(stream, limit)]
+    naive = RIVALS[method].naive(head.class_vectors, head.logit_scale, head.logit_bias)
+    answers = create(method, head).step(features).argmax(axis=1)
+    return np.asarray(answers == naive.step(features).argmax(axis=1))
+
+
+def bca_precision(stream: FeatureStream, limit: int) -> list[str]:
+    """Return the right answers, in percent: zero-shot, BCA in half precision, and BCA in exact arithmetic."""
+    head = stream.head
+    order = shuffled(stream, limit)
+    features = stream.features[order]
+    classifiers = [
+        create("zero-shot", head),
+        create("bca", head),
+        reference.NaiveBCA(head.class_vectors, head.logit_scale, head.logit_bias, rounded=np.asarray),
+    ]
+    return [
+        f"{100 * np.mean(classifier.step(features).argmax(axis=1) == stream.labels[order]):.1f}"
+        for classifier in classifiers
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, help="feature files")
+    parser.add_argument("--limit", type=int, default=2000, help="samples of each file")
+    parser.add_argument("--method", action="append", choices=RIVALS, help="one of the rivals; all when not given")
+    options = parser.parse_args(arguments)
+    streams = [read_stream(path) for path in options.files]
+    rows = []
+    for method in options.method or RIVALS:
+        equal = [equal_answers(method, stream, options.limit) for stream in streams]
+        count = sum(int(each.sum()) for each in equal)
+        total = sum(len(each) for each in equal)
+        rows.append([f"`{method}`", RIVALS[method].setting, RIVALS[method].published, f"{count} of {total}"])
+    print(markdown_table(["method", "setting", "where published", "answers equal to a float64 version"], rows))
+    if "bca" in (options.method or RIVALS):
+        columns = ["right answers, %", "zero-shot", "`bca`, half precision", "`bca`, exact"]
+        lines = [
+            ["/".join(path.with_suffix("").parts[-2:]), *bca_precision(stream, options.limit)]
+            for path, stream in zip(options.files, streams, strict=True)
+        ]
+        print(f"\n{markdown_table(columns, lines)}")
+
+
+if __name__ == "__main__":
+    main()
