@@ -30,8 +30,10 @@ class StatA(Collection):
         label_iterations: how often labels are computed before each of them.
 
     Note:
-        The settings are the paper's, which are the same for all data. The sum over neighbours is not symmetric: it runs
-        over the nearest of a sample, not over those that the sample is nearest to.
+        alpha, neighbours and both numbers of iterations are published, and the same for all data. Two choices are our
+        reading: neighbours count by the mean of their labels rather than the sum, and only those of a sample count, not
+        the samples whose neighbour it is. With the sum, gains on the development streams are lower. They are somewhat
+        below those of the authors' code, so something may still differ.
 
     Examples:
         >>> import numpy as np
