@@ -34,7 +34,9 @@ class SCA(Adapter):
         The authors' code is Yuqin-G/SCA, which could not be read here. The order (learn one sample, then answer it)
         and `trust` 0.5 are the paper's; the cosine read-out, `ridge` 10,000 and `cover` 0.5 are those of a public port
         of that code. It gains on shuffled streams. Where classes are missing or come one after the other it does harm:
-        labels hold a little of every class, so that classes of which nothing was seen have a direction, too.
+        labels hold a little of every class, so that classes of which nothing was seen have a direction, too. There is
+        no setting `rounds`: to learn the stream anew from its own answers was worse in the second pass than to read the
+        frozen cache once more.
 
     Examples:
         >>> import numpy as np
