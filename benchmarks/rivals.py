@@ -10,7 +10,7 @@ prints a table, and a second one of what half precision does for BCA: the share 
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,11 +25,21 @@ import rivals_reference as reference
 
 
 class Rival(NamedTuple):
-    """A method's setting, where its authors publish it, and the float64 version."""
+    """A method's setting, where its authors publish it, and the float64 version.
+
+    Attributes:
+        setting: the default setting in words.
+        published: where the authors publish it.
+        naive: the float64 version.
+        settings: function that takes a stream and returns the settings of the float64 version.
+        most: largest number of samples of a file that the float64 version can answer in minutes.
+    """
 
     setting: str
     published: str
     naive: type
+    settings: Callable[[FeatureStream], dict[str, int]] = lambda stream: {}
+    most: int = 2000
 
 
 RIVALS = {
@@ -48,6 +58,31 @@ RIVALS = {
         "configs/algorithms.py, walawalagoose/TTABC",
         reference.NaiveBCA,
     ),
+    "dota": Rival(
+        "variance 0.002, limit 0.8, rate 0.03, inverse every 8 samples",
+        "configs/vit/imagenet_s.yaml, skylineeeeen/DOTA",
+        reference.PublishedDOTA,
+        most=100,
+    ),
+    "free-tta": Rival(
+        "weight 0.1, decay 4.5 / log K, every 16 samples",
+        "paper: weight 0.2, decay 4.5, every sample; no code was found",
+        reference.NaiveFreeTTA,
+        lambda stream: {"refresh": 1},
+        most=100,
+    ),
+    "onzeta": Rival(
+        "alpha 0, beta 0.8, cw 0.5, temperatures 0.01 and 0.04",
+        "main_online.py, idstcv/OnZeta, with the length of the stream",
+        reference.PublishedOnZeta,
+        lambda stream: {"samples": len(stream)},
+    ),
+    "dmn": Rival(
+        "50 samples per class, sharpness 5.5, weight 1",
+        "dmn_main.py, YBZh/DMN, which searches the weight with the labels of the test data",
+        reference.NaiveDMN,
+        most=300,
+    ),
 }
 
 
@@ -59,8 +94,9 @@ def shuffled(stream: FeatureStream, limit: int) -> np.ndarray:
 def equal_answers(method: str, stream: FeatureStream, limit: int) -> np.ndarray:
     """Return for each sample whether the method answers as its float64 version, (n,)."""
     head = stream.head
-    features = stream.features[shuffled(stream, limit)]
-    naive = RIVALS[method].naive(head.class_vectors, head.logit_scale, head.logit_bias)
+    rival = RIVALS[method]
+    features = stream.features[shuffled(stream, min(limit, rival.most))]
+    naive = rival.naive(head.class_vectors, head.logit_scale, head.logit_bias, **rival.settings(stream))
     answers = create(method, head).step(features).argmax(axis=1)
     return np.asarray(answers == naive.step(features).argmax(axis=1))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import Head, create, merge_states, read_stream
+from acclimate import Head, create, merge_states, read_stream, refine
 from acclimate.arrays import to_host
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError, StateError
@@ -20,6 +20,8 @@ from rivals_reference import (
     NaiveOGA,
     NaiveOnZeta,
     NaiveSCA,
+    PublishedDOTA,
+    PublishedOnZeta,
     softmax,
     unit,
 )
@@ -85,6 +87,59 @@ def test_answers_are_the_formula_for_any_settings_and_any_cut(method, data, clas
     reference = naive(method, head, **settings)
     expected = np.concatenate([reference.step(part) for part in parts])
     np.testing.assert_allclose(centred(logits), centred(expected), atol=1e-6)
+
+
+@given(classes=st.integers(1, 7), seed=st.integers(0, 99), balance=st.sampled_from([0.0, 1.0]))
+def test_onzeta_is_its_authors_procedure_where_the_length_is_known(classes, seed, balance):
+    stream = shifted_stream(samples=80, classes=classes, dim=12, seed=seed)
+    head = Head(stream.head.class_vectors.astype(np.float64), 10.0)
+    logits = create("onzeta", head, horizon=80 / classes, balance=balance).step(stream.features.astype(np.float64))
+    expected = PublishedOnZeta(head.class_vectors, 10.0, samples=80, balance=balance).step(stream.features)
+    np.testing.assert_allclose(logits, expected, atol=1e-6)
+
+
+@given(classes=st.integers(2, 7), seed=st.integers(0, 99), refresh=st.sampled_from([1, 8]))
+def test_dota_answers_nearly_as_with_one_covariance_per_class(classes, seed, refresh):
+    stream = shifted_stream(samples=150, classes=classes, dim=12, seed=seed)
+    head = Head(stream.head.class_vectors.astype(np.float64), 10.0)
+    ours = create("dota", head, refresh=refresh).step(stream.features.astype(np.float64))
+    theirs = PublishedDOTA(head.class_vectors, 10.0).step(stream.features)
+    assert np.mean(ours.argmax(axis=1) == theirs.argmax(axis=1)) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("method", "theirs", "fewest"),
+    [
+        ("dota", PublishedDOTA, 76),
+        ("free-tta", lambda *head: NaiveFreeTTA(*head, refresh=1), 76),
+        ("onzeta", lambda W, scale, bias: PublishedOnZeta(W, scale, samples=3669), 76),
+        ("dmn", NaiveDMN, 80),
+    ],
+)
+def test_answers_to_real_features_are_nearly_those_of_procedures_with_every_sample(shared, method, theirs, fewest):
+    path = shared / "clip" / "oxford_pets.safetensors"
+    if not path.exists():
+        pytest.skip("no features of CLIP beside the project")
+    stream = read_stream(path)
+    features = stream.features[np.random.default_rng(0).permutation(len(stream))[:80]]
+    head = stream.head
+    expected = theirs(head.class_vectors, head.logit_scale, head.logit_bias).step(features)
+    equal = create(method, head).step(features).argmax(axis=1) == expected.argmax(axis=1)
+    assert equal.sum() >= fewest
+
+
+@pytest.mark.parametrize("method", ["dota", "free-tta"])
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+def test_rounds_learn_the_stream_anew_from_the_last_answers(stream, method, rounds):
+    adapter = create(method, stream.head, rounds=rounds)
+    adapter.step(stream.features)
+    taught = create(method, stream.head, rounds=0)
+    taught.step(stream.features)
+    for _ in range(rounds):
+        labels = np.stack([softmax(z) for z in refine(taught, stream.features)])
+        taught = create(method, stream.head, rounds=0)
+        taught.learn_labels(taught.head.observe(stream.features), labels)
+    np.testing.assert_allclose(refine(adapter, stream.features), refine(taught, stream.features), atol=1e-3)
 
 
 @given(

@@ -115,9 +115,9 @@ class Naive:
 
 
 class NaiveDOTA(Naive):
-    """Means and pooled covariance from a list of all samples, computed anew at every refresh."""
+    """Means of all samples so far, and the pooled covariance of those before the last refresh."""
 
-    def __init__(self, W, scale, bias=0.0, rate=0.02, limit=0.2, variance=0.004, ridge=1e-4, refresh=64):
+    def __init__(self, W, scale, bias=0.0, rate=0.03, limit=0.8, variance=0.002, ridge=1e-4, refresh=8):
         super().__init__(W, scale, bias)
         self.rate = rate
         self.limit = limit
@@ -125,28 +125,29 @@ class NaiveDOTA(Naive):
         self.ridge = ridge
         self.refresh = refresh
         self.samples = []
-        self.counted = []
+        self.precision = None
 
     def answer(self, f, z, p):
         if len(self.samples) % self.refresh == 0:
-            self.counted = list(self.samples)
-        answer = z + self.discriminant(f)
+            self.precision = self.inverse()
+        c, mu = self.means()
+        g = np.array([f @ self.precision @ m - m @ self.precision @ m / 2 for m in mu])
         self.samples.append((f, p))
-        return answer
+        return z + min(self.rate * c.mean(), self.limit) * g
 
-    def discriminant(self, f):
-        if not self.counted:
-            return 0.0
+    def means(self):
+        c = np.ones(len(self.W)) + sum(p for _, p in self.samples)
+        return c, (np.zeros(self.W.shape) + sum(np.outer(p, x) for x, p in self.samples)) / c[:, None]
+
+    def inverse(self):
         K, d = self.W.shape
-        c = 1 + sum(p for _, p in self.counted)
-        mu = sum(np.outer(p, x) for x, p in self.counted) / c[:, None]
+        c, mu = self.means()
         S = K * self.variance * np.eye(d)
-        for x, p in self.counted:
-            for k in range(K):
-                S += p[k] * np.outer(x - mu[k], x - mu[k])
-        L = np.linalg.inv((1 - self.ridge) * S / c.sum() + self.ridge * np.eye(d))
-        g = np.array([f @ L @ mu[k] - mu[k] @ L @ mu[k] / 2 for k in range(K)])
-        return min(self.rate * c.mean(), self.limit) * g
+        for x, _ in self.samples:
+            S += np.outer(x, x)
+        for k in range(K):
+            S -= (c[k] - 1) * np.outer(mu[k], mu[k])
+        return np.linalg.inv((1 - self.ridge) * S / c.sum() + self.ridge * np.eye(d))
 
 
 class NaivePrior(Naive):

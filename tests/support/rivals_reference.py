@@ -1,5 +1,7 @@
 """The methods beside TDA as their formulas say: one sample at a time, float64, everything computed anew."""
 
+from collections import defaultdict
+
 import numpy as np
 
 from reference import Naive, NaiveTDA, entropy, update
@@ -26,7 +28,7 @@ class NaiveOnZeta(Naive):
         scale,
         bias=0.0,
         label_rate=20.0,
-        balance=1.0,
+        balance=0.0,
         proxy_rate=0.5,
         sharpness=0.25,
         mix=0.8,
@@ -51,6 +53,43 @@ class NaiveOnZeta(Naive):
             self.r[k] = max(0, self.r[k] - self.label_rate / np.sqrt(self.t) * (q[k] - self.balance / K))
             self.V[k] = unit(self.V[k] - self.proxy_rate * self.sharpness / np.sqrt(self.t) * (v[k] - q[k]) * f)
         return np.log(b * v + (1 - b) * q)
+
+
+class PublishedOnZeta(NaiveOnZeta):
+    """OnZeta as its authors run it: they know the number of samples."""
+
+    def __init__(self, W, scale, bias=0.0, *, samples, **settings):
+        super().__init__(W, scale, bias, horizon=samples / len(W), **settings)
+
+
+class PublishedDOTA(Naive):
+    """DOTA as its authors run it: one covariance per class, and everything changes with every sample."""
+
+    def __init__(self, W, scale, bias=0.0, rate=0.03, limit=0.8, variance=0.002, ridge=1e-4):
+        super().__init__(W, scale, bias)
+        K, d = self.W.shape
+        self.rate = rate
+        self.limit = limit
+        self.ridge = ridge
+        self.c = np.ones(K)
+        self.mu = np.full((K, d), 0.001)
+        self.covariances = defaultdict(lambda: variance * np.eye(d))
+        self.mean_covariance = variance * np.eye(d)
+
+    def answer(self, f, z, p):
+        K, d = self.W.shape
+        L = np.linalg.inv((1 - self.ridge) * self.mean_covariance + self.ridge * np.eye(d))
+        g = self.mu @ L @ f - np.sum(self.mu @ L * self.mu, axis=1) / 2
+        weight = min(self.rate * self.c.mean(), self.limit)
+        for k in np.flatnonzero(p > 1e-9):
+            before = self.covariances[k]
+            deviation = f - self.mu[k]
+            after = (self.c[k] * before + p[k] * np.outer(deviation, deviation)) / (self.c[k] + p[k])
+            self.mean_covariance = self.mean_covariance + (after - before) / K
+            self.covariances[k] = after
+        self.mu = (self.c[:, None] * self.mu + np.outer(p, f)) / (self.c + p)[:, None]
+        self.c = self.c + p
+        return z + weight * g
 
 
 class NaiveBatches(Naive):
@@ -188,32 +227,38 @@ class NaiveDMN(Naive):
 
 
 class NaiveFreeTTA(Naive):
-    def __init__(self, W, scale, bias=0.0, weight=0.2, decay=4.5, refresh=64):
+    """FreeTTA with everything updated every few samples; with refresh=1 with every sample, as its authors do."""
+
+    def __init__(self, W, scale, bias=0.0, weight=0.1, decay=4.5, refresh=16):
         super().__init__(W, scale, bias)
+        K, d = self.W.shape
         self.weight = weight
-        self.decay = decay
+        self.decay = decay / (np.log(K) or 1.0)
         self.refresh = refresh
-        self.samples = []
-        self.counted = []
+        self.n = np.full(K, 1 / K)
+        self.mu = self.W.copy()
+        self.scatter = np.eye(d)
+        self.pending = []
+        self.precision = np.eye(d)
 
     def answer(self, f, z, p):
-        if len(self.samples) % self.refresh == 0:
-            self.counted = list(self.samples)
-        answer = z + self.weight * self.discriminant(f)
-        w = np.exp(-self.decay * entropy(p) / np.log(len(p))) if len(p) > 1 else 1.0
-        self.samples.append((f, w * softmax(answer)))
+        if len(self.pending) == self.refresh:
+            self.settle()
+        L = self.precision
+        g = self.mu @ L @ f - np.sum(self.mu @ L * self.mu, axis=1) / 2 + np.log(self.n / self.n.sum())
+        answer = z + self.weight * g
+        self.pending.append((f, np.exp(-self.decay * entropy(p)) * softmax(answer)))
         return answer
 
-    def discriminant(self, f):
-        K, d = self.W.shape
-        n = 1 / K + np.zeros(K) + sum(y for _, y in self.counted)
-        mu = (self.W / K + sum(np.outer(y, x) for x, y in self.counted)) / n[:, None]
-        S = np.eye(d)
-        for x, y in self.counted:
-            for k in range(K):
-                S += y[k] * np.outer(x - mu[k], x - mu[k])
-        L = np.linalg.inv(S / n.sum())
-        return np.array([f @ L @ mu[k] - mu[k] @ L @ mu[k] / 2 + np.log(n[k] / n.sum()) for k in range(K)])
+    def settle(self):
+        means = self.mu
+        for f, y in self.pending:
+            for k in np.flatnonzero(y > 1e-15):
+                self.scatter = self.scatter + y[k] * np.outer(f - means[k], f - means[k])
+            self.mu = (self.n[:, None] * self.mu + np.outer(y, f)) / (self.n + y)[:, None]
+            self.n = self.n + y
+        self.pending = []
+        self.precision = np.linalg.inv(self.scatter / self.n.sum())
 
 
 class NaiveBoost(NaiveTDA):

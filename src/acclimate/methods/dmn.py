@@ -31,8 +31,10 @@ class DMN(Adapter):
         fusion: weight of the memory's answer.
 
     Note:
-        The authors search `fusion` among 13 values with the labels of the evaluated data. Here it is 1 for all data, so
-        that text and memory count the same. The paper's samples are means of the confident ones of 128 views.
+        `memory_capacity` and `beta` are those of the authors' code (github.com/YBZh/DMN). It searches `fusion` among 13
+        values with the labels of the evaluated data, so the published figures cannot be had without labels. Here it is
+        1 for all data, so that text and memory count the same. The authors' samples are means of the confident ones of
+        128 views, and their class vectors come from a language model's descriptions.
 
     Examples:
         >>> import numpy as np

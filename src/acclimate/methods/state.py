@@ -241,9 +241,13 @@ class Sums(Tensors):
         """Names of the sums to which something was added that does not count yet."""
         return [name for name in self.names if f"{PENDING}{name}" in self._values]
 
+    def running(self, name: str) -> Array:
+        """Return a sum with its pending terms."""
+        return self[name] + self._values.get(f"{PENDING}{name}", 0.0)
+
     def total(self, name: str) -> HostArray:
         """Return a sum with its pending terms, on the host."""
-        return to_host(self[name] + self._values.get(f"{PENDING}{name}", 0.0))
+        return to_host(self.running(name))
 
     def add(self, **terms: Array) -> None:
         """Add terms to the sums of these names; they count after the next `settle`."""
