@@ -31,7 +31,7 @@ def labelled(prior, q, F, means, variances, W, tau, repeats):
 
 def transclip(F, T, z, text_weight=1.0, neighbours=3, confident=8, tau=50.0, iterations=10, label_iterations=5):
     p = np.array([softmax(row) for row in z])
-    W = nearest_others(F, neighbours) / max(1, min(neighbours, len(F) - 1))
+    W = nearest_others(F, neighbours)
     means = np.array([unit(F[np.argsort(-p[:, k], kind="stable")[:confident]].mean(axis=0)) for k in range(len(T))])
     variances = np.full(F.shape[1], 1 / F.shape[1])
     q = p

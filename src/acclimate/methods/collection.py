@@ -95,7 +95,7 @@ def assign(unary: Array, labels: Array, neighbours: Neighbours, rounds: int) -> 
     Args:
         unary: (n, K) logits of each sample by itself.
         labels: (n, K) soft labels to begin with.
-        neighbours: the mean of their labels, times their cosines, is added to the logits.
+        neighbours: the sum of their labels, times their cosines, is added to the logits.
         rounds: at least 1.
 
     Returns:
@@ -103,14 +103,13 @@ def assign(unary: Array, labels: Array, neighbours: Neighbours, rounds: int) -> 
     """
     xp = namespace(unary)
     logits = xp.empty_like(unary)
-    count = neighbours.positions.shape[1]
     for _ in range(rounds):
         following = xp.empty_like(labels)
         for rows in row_blocks(*labels.shape):
-            votes = xp.zeros_like(unary[rows, :])
-            for place in range(count):
-                votes += neighbours.cosines[rows, place][:, None] * labels[neighbours.positions[rows, place]]
-            logits[rows, :] = unary[rows, :] + votes / max(1, count)
+            logits[rows, :] = unary[rows, :]
+            for place in range(neighbours.positions.shape[1]):
+                votes = labels[neighbours.positions[rows, place]]
+                logits[rows, :] += neighbours.cosines[rows, place][:, None] * votes
             following[rows, :] = softmax_and_entropy(logits[rows, :])[0]
         labels = following
     return logits, labels

@@ -7,7 +7,7 @@ import numpy as np
 from acclimate.arrays import Array, move, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.methods import register
-from acclimate.methods.collection import SMALLEST_VARIANCE, Collection, add_gaussians, assign, nearest
+from acclimate.methods.collection import SMALLEST_VARIANCE, Collection, Neighbours, add_gaussians, assign, nearest
 
 
 @register
@@ -63,7 +63,8 @@ class StatA(Collection):
     def answer_set(self, features: Array, log_probs: Array) -> Array:
         """Return the logarithms of the labels, up to a constant per sample."""
         xp = namespace(features)
-        neighbours = nearest(features, self.neighbours)
+        positions, cosines = nearest(features, self.neighbours)
+        neighbours = Neighbours(positions, cosines / max(1, positions.shape[1]))
         labels = xp.exp(log_probs)
         squares = features * features
         means = self.head.class_vectors

@@ -21,7 +21,7 @@ from acclimate.methods.collection import (
 class TransCLIP(Collection):
     """One Gaussian per class, with a diagonal covariance that all share; labels follow text, Gaussians and neighbours.
 
-    The labels of a set, q (n, K), are `softmax(text_weight log p + log N / tau + mean_j w_ij q_j)`, where N are the
+    The labels of a set, q (n, K), are `softmax(text_weight log p + log N / tau + sum_j w_ij q_j)`, where N are the
     densities of the classes and j the nearest other samples, with cosines w_ij. Means, scaled to unit length, and
     variances are those of the samples by their labels. Both are computed in turn. Means begin as those of the samples
     that zero-shot is surest of in each class, and variances as 1 / d.
@@ -36,9 +36,8 @@ class TransCLIP(Collection):
 
     Note:
         text_weight, neighbours and confident are published, and the same for all data. Two choices are our reading:
-        neighbours count by the mean of their labels rather than the sum, and only those of a sample count, not the
-        samples whose neighbour it is. With the mean, gains on the development streams are near those of the authors'
-        code; with the sum, they are higher.
+        tau, and that only the neighbours of a sample count, not the samples whose neighbour it is. With the mean of the
+        neighbours' labels in place of the paper's sum, gains on the development streams are lower.
 
     Examples:
         >>> import numpy as np
