@@ -59,8 +59,8 @@ RIVALS = {
         reference.NaiveBCA,
     ),
     "dota": Rival(
-        "variance 0.002, limit 0.8, rate 0.03, inverse every 8 samples",
-        "configs/vit/imagenet_s.yaml, skylineeeeen/DOTA",
+        "variance 0.002, limit 3, rate 0.05, inverse every 8 samples",
+        "configs/vit/eurosat.yaml, skylineeeeen/DOTA",
         reference.PublishedDOTA,
         most=100,
     ),
@@ -72,8 +72,8 @@ RIVALS = {
         most=100,
     ),
     "onzeta": Rival(
-        "alpha 0, beta 0.8, cw 0.5, temperatures 0.01 and 0.04",
-        "main_online.py, idstcv/OnZeta, with the length of the stream",
+        "alpha 0, beta 0.4, cw 0.5, temperatures 0.01 and 0.04",
+        "main_online.py, idstcv/OnZeta (alpha 1); paper (beta 0.4), with the length of the stream",
         reference.PublishedOnZeta,
         lambda stream: {"samples": len(stream)},
     ),

@@ -25,7 +25,7 @@ SWITCHES = {
     "dota": [{"refresh": 1}, {"refresh": 1000}, {"limit": 0.0}, {"rounds": 0}],
     "prior": [{"strength": 1.0, "smoothing": 0.1}],
     "zero": [{"voters": 1.0}],
-    "onzeta": [{"balance": 1.0}, {"mix": 0.4, "horizon": 1.0}],
+    "onzeta": [{"balance": 1.0}, {"mix": 0.8, "horizon": 1.0}],
     "oga": [{"batch": 1}, {"batch": 1000}, {"cache_capacity": 1, "batch": 7}],
     "bca": [{"prototype_weight": 5.0, "prior_threshold": 0.2}],
     "sca": [{"batch": 7}, {"cover": 0.0}, {"cover": 1.0}, {"ridge": 1.0, "batch": 1000}],

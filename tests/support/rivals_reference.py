@@ -31,7 +31,7 @@ class NaiveOnZeta(Naive):
         balance=0.0,
         proxy_rate=0.5,
         sharpness=0.25,
-        mix=0.8,
+        mix=0.4,
         horizon=50.0,
     ):
         super().__init__(W, scale, bias)
@@ -65,7 +65,7 @@ class PublishedOnZeta(NaiveOnZeta):
 class PublishedDOTA(Naive):
     """DOTA as its authors run it: one covariance per class, and everything changes with every sample."""
 
-    def __init__(self, W, scale, bias=0.0, rate=0.03, limit=0.8, variance=0.002, ridge=1e-4):
+    def __init__(self, W, scale, bias=0.0, rate=0.05, limit=3.0, variance=0.002, ridge=1e-4):
         super().__init__(W, scale, bias)
         K, d = self.W.shape
         self.rate = rate

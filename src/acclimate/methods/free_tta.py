@@ -33,8 +33,8 @@ class FreeTTA(Adapter):
 
     Note:
         The authors' code was not found. The paper (arXiv 2507.06973) has weight 0.2 and `w = exp(-4.5 H)` with H in
-        nats, which depends on the number of classes and on the logit scale. Over the development streams this loses 1.5
-        points online. Here H is divided by its maximum, log K, and the weight is 0.1, with which 0.5 are gained.
+        nats, which depends on the number of classes and on the logit scale. Over the development streams this is worse
+        than zero-shot. Here H is divided by its maximum, log K, and the weight is 0.1, which is better than zero-shot.
 
         Posteriors of the Gaussians alone are nearly uniform while the covariance is near the identity, and stay so:
         such answers are zero-shot's. So labels have zero-shot as their prior, that is, they are the adapted answer.
