@@ -33,8 +33,8 @@ class OGA(Adapter):
     Note:
         The settings are those of the paper and the defaults of the authors' main.py (cfuchs2023/OGA), which are the
         same for all data: 8 entries per class, tau 0.05, batches of 32. Their code divides the sum of a class by the
-        capacity even where the class has fewer entries; here a mean is a mean, as in the paper, which is as good or
-        better on our streams. Their cache is in half precision.
+        capacity even where the class has fewer entries; here a mean is a mean, as in the paper, which was a little
+        better on average over our streams. Their cache is in half precision.
 
     Examples:
         >>> import numpy as np
