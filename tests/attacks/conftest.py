@@ -7,6 +7,7 @@ import pytest
 
 from attacks.target import Service, Watch
 from proxy import NGINX, nginx
+from waiting import wait_until
 
 MAX_MEMORY_MB = 1024.0
 
@@ -54,7 +55,7 @@ class Attack:
             with Watch(service) as watch:
                 yield service
             assert service.process.poll() is None, "the service died"
-            assert service.call("GET", "/health/ready").status == 200, "not ready afterwards"
+            wait_until(lambda: service.call("GET", "/health/ready").status == 200)
         self.peak_mb = max(self.peak_mb, watch.peak_mb)
         self.longest_s = max(self.longest_s or 0.0, watch.longest)
         assert not watch.failed, f"another client got {watch.failed}"

@@ -24,7 +24,7 @@ from attacks.files import photo
 LABELS = ("cat", "dog", "horse", "house", "guitar", "person", "elephant")
 TOKENS = {"alice": "*=manage", **dict.fromkeys(("mallory", "mallory-2", "mallory-3"), "mallory*=manage"), "nobody": ""}
 SECRET = "0123456789abcdef-"
-TIMEOUT_S = 120.0
+TIMEOUT_S = 180.0
 FATAL_MB = 3000.0
 HONEST = ("127.0.0.2", 0)  # the address of the client who is watched; attackers have others
 GONE = (psutil.Error, OSError, StopIteration)  # a process has ended
@@ -243,7 +243,7 @@ def parallel(work, items, threads=16):
         return list(pool.map(work, items))
 
 
-def command_line(*arguments, seconds=120.0, memory_mb=2000, cwd=None, stdin=subprocess.DEVNULL):
+def command_line(*arguments, seconds=600.0, memory_mb=2000, cwd=None, stdin=subprocess.DEVNULL):
     """Run `acclimate` in a process whose memory is watched; returns exit code, output, peak in MB and seconds.
 
     The exit code is None if it took too long or too much.
