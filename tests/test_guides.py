@@ -87,7 +87,7 @@ def test_the_readme_works_on_a_clean_checkout(tmp_path):
         env={**outside, "ACCLIMATE_CACHE": str(tmp_path / "texts"), "ACCLIMATE_SERVE_PORT": str(port)},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
     )
     if "Failed to establish a new connection" in done.stderr:
         pytest.skip("there is no package index within reach")

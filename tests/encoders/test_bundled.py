@@ -129,7 +129,7 @@ def test_it_keeps_its_floors_on_real_images(shared):
     pytest.importorskip("evaluate", reason="the training scripts are not here")
     from evaluate import Pack, accuracies
 
-    pack = Pack(shared / "eval", every=4)
+    pack = Pack(shared / "eval", every=8)
     floors = {"pacs": 72, "oxford_pets": 78, "caltech101": 87, "cifar10": 85, "ucf101": 64, "flowers102": 78}
     for dataset, floor in {**floors, "eurosat": 85}.items():
         zero_shot, _ = accuracies(pack.stream(dataset))
