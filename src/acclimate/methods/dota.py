@@ -67,7 +67,7 @@ class DOTA(Adapter):
     limit: float = 3.0
     variance: float = 0.002
     ridge: float = 1e-4
-    refresh: int = 8
+    refresh: int = 16
     rounds: int = 2
 
     def setup(self) -> None:
