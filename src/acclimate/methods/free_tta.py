@@ -6,7 +6,7 @@ from math import log
 from acclimate.arrays import Array, HostArray, device, namespace, softmax_and_entropy
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import Adapter, Moments, Step, register
+from acclimate.methods import CLASSES, DIM, Adapter, Step, Sums, register
 
 
 @register
@@ -65,11 +65,12 @@ class FreeTTA(Adapter):
         """Declare the sums that means, covariance and shares follow from."""
         if self.refresh < 1 or self.decay < 0:
             raise InputError("refresh must be at least 1, and decay at least 0.")
-        self.sums = self.declare("sums", Moments(self.head))
+        sums = Sums(self.head, counts=(CLASSES,), features=(CLASSES, DIM), scatter=(DIM, DIM))
+        self.sums = self.declare("sums", sums)
 
     def derive(self) -> None:
         """Compute the means (K, d) and the discriminant's weights (K, d) and offsets (K,) from the sums."""
-        scatter = self.sums["outer"]
+        scatter = self.sums["scatter"]
         vectors = self.head.class_vectors
         xp = namespace(scatter)
         first = 1.0 / len(self.head)
@@ -99,7 +100,7 @@ class FreeTTA(Adapter):
         counts = xp.sum(counted, axis=0)
         cross = x.T @ (counted @ self.means)
         scatter = (count * x).T @ x - cross - cross.T + (counts[:, None] * self.means).T @ self.means
-        self.sums.add(counts=counts, features=counted.T @ x, outer=scatter)
+        self.sums.add(counts=counts, features=counted.T @ x, scatter=scatter)
 
     def learnt(self) -> dict[str, HostArray]:
         """Return the sum of the samples' counts by class, and the share of each class in it."""
