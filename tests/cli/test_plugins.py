@@ -68,7 +68,7 @@ def test_the_method_of_the_guides(invoke, stream_file, here):
     (code,) = (block for block in re.findall(r"```python\n(.*?)```", engine, re.DOTALL) if "class Means" in block)
     (here / "means.py").write_text(code)
     stream_file.rename(here / "pacs.safetensors")
-    commands = re.findall(r"^acclimate (.* --plugin means.py .*)$", engine + research, re.MULTILINE)
+    commands = re.findall(r"^acclimate (\w+ pacs.safetensors --plugin means.py .*)$", engine + research, re.MULTILINE)
     assert len(commands) == 3
     for command in commands:
         assert "means" in invoke(*shlex.split(command)).stdout

@@ -73,7 +73,7 @@ def test_the_files_of_one_client_are_bounded(tiny_onnx, images, tmp_path):
 def test_streams_are_loaded_when_needed_and_unloaded_when_others_are(tiny_onnx, images, tmp_path):
     data = tmp_path / "state"
     limits = {"loaded_bytes": 4 * 2**20, "client_bytes": 2**30, "workers": 1}
-    names = [f"s{number}" for number in range(40)]
+    names = [f"s{number}" for number in range(20)]
     with service(tiny_onnx, data, **limits) as (process, address), connected(address) as client:
         for name in names:
             made = client.post("/v1/streams", json={"name": name, "labels": MANY, "skip_duplicates": False})
@@ -83,7 +83,7 @@ def test_streams_are_loaded_when_needed_and_unloaded_when_others_are(tiny_onnx, 
         states = {name: client.get(f"/v1/streams/{name}/state").content for name in names}
     with service(tiny_onnx, data, **limits) as (process, address), connected(address) as client:
         listed = client.get("/v1/streams").json()["streams"]
-        assert [each["samples_seen"] for each in listed] == [2] * 40
+        assert [each["samples_seen"] for each in listed] == [2] * 20
         assert loaded(process) == 0
         for name in names:
             assert client.get(f"/v1/streams/{name}/state").content == states[name]
