@@ -153,18 +153,6 @@ def test_settings_that_mean_nothing_are_refused(method, settings):
         create(method, example()[0], **settings)
 
 
-@given(data=st.data(), count=st.integers(1, 30), edges=st.integers(0, 400), width=st.sampled_from([1, 3]))
-def test_a_sparse_matrix_multiplies_as_a_dense_one(data, count, edges, width):
-    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    rows, columns = rng.integers(0, count, (2, edges)) // data.draw(st.sampled_from([1, 30]))
-    values = rng.standard_normal(edges)
-    dense = np.zeros((count, count))
-    np.add.at(dense, (rows, columns), values)
-    x = rng.standard_normal((count, width))
-    product = collection.SparseMatrix(rows, columns, values, count, x) @ x
-    np.testing.assert_allclose(product, dense @ x, atol=1e-10)
-
-
 @pytest.mark.skipif(not PETS.exists(), reason="needs the features of real CLIP in ../shared")
 @methods
 def test_answers_on_real_features_equal_the_formula(method):

@@ -77,7 +77,7 @@ def test_names_that_could_be_paths_are_refused(start, name, tmp_path):
         ({"method": "tda", "settings": {"positive_capacity": 0}}, "at least 1"),
         ({"method": "tda", "settings": {"negative_capacity": 65}}, "settings keep 68 samples per label; lower"),
         ({"method": "zero"}, "'zero' needs several views"),
-        ({"method": "stata"}, "the service does not run 'stata', which answers all images of a collection together"),
+        ({"method": "stata"}, "does not run 'stata', which tunes prompts or answers a collection as a whole"),
         ({"method": "zero", "views": 65}, "views must be from 1 to 64, got 65; use fewer"),
         ({"views": 0}, "views: Input should be greater than or equal to 1"),
         ({"guard": {"share": 0.0}}, "guard.share: Input should be greater than 0"),

@@ -85,9 +85,7 @@ class OGA(Adapter):
             scatter = centred.T @ centred
             entries = len(classes)
             variances = float(xp.linalg.trace(scatter)) / (entries - 1)
-            if variances == 0.0:
-                precision = 0.0 * identity
-            elif entries <= 4 * self.head.dim:
+            if variances > 0.0 and entries <= 4 * self.head.dim:
                 precision = self.head.dim * xp.linalg.inv(scatter + variances * identity)
             else:
                 precision = xp.linalg.pinv(scatter / (entries - 1))

@@ -7,7 +7,7 @@ import numpy as np
 from acclimate.arrays import Array, move, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.methods import register
-from acclimate.methods.collection import SMALLEST_VARIANCE, Collection, Neighbours, add_gaussians, assign, nearest
+from acclimate.methods.collection import SMALLEST_VARIANCE, Collection, add_gaussians, assign, nearest
 
 
 @register
@@ -55,16 +55,16 @@ class StatA(Collection):
 
     def setup(self) -> None:
         """Check the settings."""
-        if min(self.iterations, self.label_iterations) < 1:
-            raise InputError("iterations and label_iterations must be at least 1.")
-        if self.neighbours < 0 or min(self.alpha, self.tau) <= 0:
-            raise InputError("neighbours must be at least 0, alpha and tau above 0.")
+        if min(self.iterations, self.label_iterations) < 1 or self.neighbours < 0 or min(self.alpha, self.tau) <= 0:
+            raise InputError(
+                "iterations and label_iterations must be at least 1, neighbours at least 0, alpha and tau above 0."
+            )
 
     def answer_set(self, features: Array, log_probs: Array) -> Array:
         """Return the logarithms of the labels, up to a constant per sample."""
         xp = namespace(features)
         positions, cosines = nearest(features, self.neighbours)
-        neighbours = Neighbours(positions, cosines / max(1, positions.shape[1]))
+        weights = cosines / max(1, positions.shape[1])
         labels = xp.exp(log_probs)
         squares = features * features
         means = self.head.class_vectors
@@ -74,7 +74,7 @@ class StatA(Collection):
         variances = xp.broadcast_to(start, means.shape)
         for _ in range(self.iterations):
             unary = add_gaussians(log_probs, features, means, variances, self.tau)
-            logits, labels = assign(unary, labels, neighbours, self.label_iterations)
+            logits, labels = assign(unary, labels, positions, weights, self.label_iterations)
             means, variances = self._statistics(features, squares, labels, start)
         return logits
 

@@ -5,15 +5,7 @@ from dataclasses import dataclass
 from acclimate.arrays import Array, namespace
 from acclimate.errors import InputError
 from acclimate.methods import register
-from acclimate.methods.collection import (
-    SMALLEST_VARIANCE,
-    Collection,
-    add_gaussians,
-    assign,
-    largest,
-    nearest,
-    row_blocks,
-)
+from acclimate.methods.collection import SMALLEST_VARIANCE, Collection, add_gaussians, assign, largest, nearest
 
 
 @register
@@ -60,23 +52,25 @@ class TransCLIP(Collection):
 
     def setup(self) -> None:
         """Check the settings."""
-        if min(self.confident, self.iterations, self.label_iterations) < 1:
-            raise InputError("confident, iterations and label_iterations must be at least 1.")
-        if self.neighbours < 0 or self.tau <= 0:
-            raise InputError("neighbours must be at least 0, and tau above 0.")
+        if min(self.confident, self.iterations, self.label_iterations) < 1 or self.neighbours < 0 or self.tau <= 0:
+            raise InputError(
+                "confident, iterations and label_iterations must be at least 1, neighbours at least 0, and tau above 0."
+            )
 
     def answer_set(self, features: Array, log_probs: Array) -> Array:
         """Return the logarithms of the labels, up to a constant per sample."""
         xp = namespace(features)
-        neighbours = nearest(features, self.neighbours)
+        positions, cosines = nearest(features, self.neighbours)
         labels = xp.exp(log_probs)
-        means = self._confident_means(features, labels)
+        surest, _ = largest(xp.asarray(labels.T, copy=True), min(self.confident, features.shape[0]))
+        sums = sum(features[surest[:, place]] for place in range(surest.shape[1]))
+        means = sums / xp.linalg.vector_norm(sums, axis=-1, keepdims=True)
         variances = xp.full_like(features[0, :], 1.0 / self.head.dim)
         squares = xp.sum(features * features, axis=0)
         prior = self.text_weight * log_probs
         for _ in range(self.iterations):
             unary = add_gaussians(prior, features, means, xp.broadcast_to(variances, means.shape), self.tau)
-            logits, labels = assign(unary, labels, neighbours, self.label_iterations)
+            logits, labels = assign(unary, labels, positions, cosines, self.label_iterations)
             counts = xp.sum(labels, axis=0)[:, None]
             sums = labels.T @ features
             lengths = xp.linalg.vector_norm(sums, axis=-1, keepdims=True)
@@ -85,14 +79,3 @@ class TransCLIP(Collection):
             scatter = squares + xp.sum((counts * means - 2.0 * sums) * means, axis=0)
             variances = xp.clip(scatter / features.shape[0], min=SMALLEST_VARIANCE)
         return logits
-
-    def _confident_means(self, features: Array, labels: Array) -> Array:
-        """Return unit means (K, d) of the samples that have the largest labels (n, K) of each class."""
-        xp = namespace(features)
-        count = min(self.confident, features.shape[0])
-        found = []
-        for classes in row_blocks(labels.shape[1], labels.shape[0]):
-            positions, _ = largest(xp.asarray(labels[:, classes].T, copy=True), count)
-            found.append(sum(features[positions[:, place]] for place in range(count)))
-        sums = xp.concat(found)
-        return sums / xp.linalg.vector_norm(sums, axis=-1, keepdims=True)

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from acclimate.arrays import Array, device, namespace, to_host
+from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.methods import register
-from acclimate.methods.collection import Collection, SparseMatrix, nearest
+from acclimate.methods.collection import Collection, nearest
+from acclimate.methods.jagged import add_by_class, lay_out
 
-BLOCK_CLASSES = 64  # classes whose labels are propagated at once
+BLOCK_CLASSES = 32  # classes whose labels are propagated at once
 TOLERANCE = 1e-12  # length of the residual, as a fraction of that of the right-hand side
 MOST_STEPS = 1000  # of the solver, which takes about 15 at alpha 0.3
 SMALLEST_SCORE = 1e-9  # scores below it do not differ
@@ -59,53 +60,48 @@ class ZLaP(Collection):
     def answer_set(self, features: Array, log_probs: Array) -> Array:
         """Return the logarithms of the scores of all classes."""
         xp = namespace(features)
-        graph = self._graph(features)
+        rows, columns, weights = self._edges(features)
+        layout = lay_out(rows[:, None], features)
+        columns = index(columns, features)
+        weights = -self.alpha * move(weights[:, None], xp.astype(features[:0, :], xp.float64))
         classes = len(self.head)
+        nodes = xp.arange(classes + features.shape[0], device=device(features))
         answers = xp.empty_like(log_probs)
         for start in range(0, classes, BLOCK_CLASSES):
-            block = xp.arange(start, min(start + BLOCK_CLASSES, classes), device=device(features))
-            nodes = xp.arange(classes + features.shape[0], device=device(features))
-            scores = self._solve(graph, xp.astype(nodes[:, None] == block, xp.float64))[classes:, :]
-            logs = xp.log(xp.clip(scores, min=SMALLEST_SCORE))
+            labels = xp.astype(nodes[:, None] == nodes[start : min(start + BLOCK_CLASSES, classes)], xp.float64)
+            # Conjugate gradients, for each class until its residual is short
+            scores = xp.zeros_like(labels)
+            residual = labels
+            direction = labels
+            lengths = xp.sum(labels, axis=0)
+            for _ in range(MOST_STEPS):
+                active = lengths > TOLERANCE**2
+                if not bool(xp.any(active)):
+                    break
+                image = xp.asarray(direction, copy=True)
+                add_by_class(image, weights * direction[columns], layout)
+                step = xp.where(active, lengths / xp.where(active, xp.sum(direction * image, axis=0), 1.0), 0.0)
+                scores = scores + step * direction
+                residual = residual - step * image
+                before = xp.where(active, lengths, 1.0)
+                lengths = xp.sum(residual**2, axis=0)
+                direction = residual + lengths / before * direction
+            logs = xp.log(xp.clip(scores[classes:, :], min=SMALLEST_SCORE))
             answers[:, start : start + BLOCK_CLASSES] = xp.astype(logs, answers.dtype)
         return answers
 
-    def _graph(self, features: Array) -> SparseMatrix:
-        """Return the normalised weights of the graph: first the texts, then the images."""
+    def _edges(self, features: Array) -> tuple[HostArray, HostArray, HostArray]:
+        """Return the ends and the normalised weights of all edges, both ways: first the texts, then the images."""
         classes = len(self.head)
         nodes = classes + features.shape[0]
-        images = nearest(features, self.neighbours - 1)
-        texts = nearest(features, self.neighbours, self.head.class_vectors)
-        columns = np.concatenate([to_host(images.positions) + classes, to_host(texts.positions)], axis=1)
-        powers = to_host(texts.cosines).astype(np.float64) ** self.gamma
-        values = np.concatenate([to_host(images.cosines), powers], axis=1).ravel()
-        ends = (np.repeat(np.arange(classes, nodes), columns.shape[1]), columns.ravel())
+        images, cosines = (to_host(each) for each in nearest(features, self.neighbours - 1))
+        texts, affinities = (to_host(each) for each in nearest(features, self.neighbours, self.head.class_vectors))
+        nearby = np.concatenate([images + classes, texts], axis=1)
+        values = np.concatenate([cosines, affinities.astype(np.float64) ** self.gamma], axis=1)
+        ends = (np.repeat(np.arange(classes, nodes), nearby.shape[1]), nearby.ravel())
         rows = np.concatenate(ends)
         columns = np.concatenate(ends[::-1])
-        values = np.tile(values, 2)
-        sums = np.bincount(rows, values, minlength=nodes)
+        weights = np.tile(values.ravel(), 2)
+        sums = np.bincount(rows, weights, minlength=nodes)
         roots = np.sqrt(np.where(sums > 0, sums, 1.0))
-        like = namespace(features).astype(features[:0, :], namespace(features).float64)
-        return SparseMatrix(rows, columns, values / (roots[rows] * roots[columns]), nodes, like)
-
-    def _solve(self, graph: SparseMatrix, right: Array) -> Array:
-        """Solve `(I - alpha graph) x = right` for each column by conjugate gradients."""
-        xp = namespace(right)
-        x = xp.zeros_like(right)
-        residual = right
-        direction = right
-        lengths = xp.sum(residual**2, axis=0)
-        enough = TOLERANCE**2 * lengths
-        for _ in range(MOST_STEPS):
-            active = lengths > enough
-            if not bool(xp.any(active)):
-                break
-            image = direction - self.alpha * (graph @ direction)
-            bend = xp.where(active, xp.sum(direction * image, axis=0), 1.0)
-            step = xp.where(active, lengths / bend, 0.0)
-            x = x + step * direction
-            residual = residual - step * image
-            following = xp.sum(residual**2, axis=0)
-            direction = residual + following / xp.where(active, lengths, 1.0) * direction
-            lengths = following
-        return x
+        return rows, columns, weights / (roots[rows] * roots[columns])

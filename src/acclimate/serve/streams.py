@@ -274,11 +274,9 @@ def check_setup(
     setup = setup.model_copy(update={"views_kind": setup.views_kind or method.views_kind})
     if fitted is not None:
         return names, setup
-    if "text" in method.needs and method.kind != "few-shot":
-        raise InputError(f"the service does not run {method.name!r}, which tunes prompts; use `acclimate classify`.")
-    if method.kind == "collection":
+    if method.kind == "collection" or ("text" in method.needs and method.kind != "few-shot"):
         raise InputError(
-            f"the service does not run {method.name!r}, which answers all images of a collection together; use "
+            f"the service does not run {method.name!r}, which tunes prompts or answers a collection as a whole; use "
             "`acclimate classify`."
         )
     require(method, views=setup.views > 1)
