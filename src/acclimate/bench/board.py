@@ -19,9 +19,9 @@ import numpy as np
 from acclimate.arrays import HostArray
 from acclimate.bench.orders import SHAPES
 from acclimate.bench.prequential import Variant
-from acclimate.bench.results import Score, hardware, write_csv
+from acclimate.bench.results import Score, hardware, write_csv, write_page
 from acclimate.errors import InputError
-from acclimate.files import MAX_LIST, from_cell, open_text, write_atomically, writing
+from acclimate.files import MAX_LIST, from_cell, open_text
 from acclimate.methods import Adapter, find_method
 
 Answered = Literal["online", "set"]
@@ -32,6 +32,7 @@ COLUMNS = (
     *METRICS,
     *(f"set_{name}" for name in METRICS),  # the same of answers to a whole set
 )
+TEXTS = ("stream", "shape", "method")  # columns; the others are numbers
 Row = dict[str, Any]
 Key = tuple[str, str, int, str]  # stream, shape, seed, title of the method
 
@@ -148,10 +149,12 @@ class Board:
         """Read what `save` wrote."""
         try:
             content = json.loads(open_text(folder / "leaderboard.json", MAX_LIST).read())
-            lines = list(csv.DictReader(open_text(folder / "leaderboard.csv", MAX_LIST)))
             board = cls(**content)
-            for line in lines:
-                row: Row = {name: _parse(name, from_cell(line[name])) for name in COLUMNS}
+            for line in csv.DictReader(open_text(folder / "leaderboard.csv", MAX_LIST)):
+                row: Row = {
+                    name: from_cell(line[name]) if name in TEXTS else json.loads(line[name] or "null")
+                    for name in COLUMNS
+                }
                 board.rows[_key(row)] = row
         except FileNotFoundError as error:
             raise InputError(f"no leaderboard in {folder} to add to: {Path(error.filename).name} is missing.") from None
@@ -164,8 +167,7 @@ class Board:
         rows = [self.rows[key] for key in sorted(self.rows)]
         write_csv([{name: row[name] for name in COLUMNS} for row in rows], folder / "leaderboard.csv")
         content = {name: value for name, value in vars(self).items() if name != "rows"}
-        with writing(folder):
-            write_atomically(folder / "leaderboard.json", (json.dumps(content, indent=1) + "\n").encode())
+        write_page([json.dumps(content, indent=1)], folder / "leaderboard.json")
 
     def check_same(self, protocol: Mapping[str, Any]) -> None:
         """Refuse a protocol that is not that of this board, which would compare different runs."""
@@ -199,14 +201,22 @@ class Board:
         """Add the scores of one run; those of zero-shot must agree with those that are there, but for one answer."""
         for score in scores:
             title = score.label or score.method
-            row: Row = {"stream": score.stream, "shape": score.shape, "seed": score.seed, "samples": score.samples}
-            row |= {"method": title, "state_kb": _short(score.cost["state_bytes"] / 1000)}
-            known = self.rows.setdefault(_key(row), {**dict.fromkeys(COLUMNS), **row})
+            row: Row = {
+                **dict.fromkeys(COLUMNS),
+                "stream": score.stream,
+                "shape": score.shape,
+                "seed": score.seed,
+                "samples": score.samples,
+                "method": title,
+                "state_kb": _short(score.cost["state_bytes"] / 1000),
+            }
+            known = self.rows.setdefault(_key(row), row)
             of_set = score.passes == 2 or find_method(score.method).kind == "collection"
-            found = (score.accuracy, score.ece, score.brier, score.cost["us_per_sample"])
             figures = {
-                ("set_" if of_set else "") + name: _short(value) if name == "us" else round(value or 0.0, 4)
-                for name, value in zip(METRICS, found, strict=True)
+                "acc1": round(score.accuracy, 4),
+                "ece": round(score.ece or 0.0, 4),
+                "brier": round(score.brier or 0.0, 4),
+                "us": _short(score.cost["us_per_sample"]),
             }
             if title == "zero-shot" and known["acc1"] is not None:
                 if known["samples"] != score.samples or abs(known["acc1"] - figures["acc1"]) * score.samples > 1.5:
@@ -216,7 +226,7 @@ class Board:
                         "board: its runs cannot be compared with others of this version. Make it again."
                     )
             else:
-                known |= figures
+                known |= {"set_" * of_set + name: value for name, value in figures.items()}
         self.machines = list(dict.fromkeys([*self.machines, hardware("numpy")]))
 
     def standings(self, answered: Answered) -> Standings:
@@ -284,9 +294,3 @@ def _key(row: Row) -> Key:
 def _short(value: float) -> float:
     """Return a time or size with as many digits as mean something."""
     return round(value) if value >= 10 else round(value, 1)
-
-
-def _parse(column: str, cell: str) -> Any:
-    if column in ("stream", "shape", "method"):
-        return cell
-    return json.loads(cell or "null")

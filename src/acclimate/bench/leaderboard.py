@@ -47,19 +47,6 @@ SHORT = f"first-{SHORT_SAMPLES}"
 DEFAULT_SHAPES = (
     *("seed", "class-sequential", "correlated", "few-classes", "half-classes", "long-tail", "domain-shift", SHORT),
 )
-SUMMARY = (
-    *(
-        "method",
-        "answered",
-        "mean gain",
-        INTERVAL,
-        "against the first",
-        "least without one",
-        "unseen streams",
-        "cells won",
-    ),
-    *("worst run", "accuracy", "ECE", "µs per sample", "state"),
-)
 Lines = tuple[Sequence[str], Sequence[Sequence[str]]]  # headings and lines of a table
 TABLES: Mapping[str, tuple[Answered, str]] = {
     "Online": (
@@ -89,11 +76,6 @@ NOTES = """\
 - **Time**: what a sample takes in addition to zero-shot, whose line shows what all methods share; in batches of 256. A
   second pass includes the first.
 - **State**: bytes of the arrays of the largest state. To answer a set takes the features of the stream as well."""
-
-SHAPES_NOTE = (
-    "Mean and lowest gain of the runs of each shape, in points. The shapes are those of the "
-    "[protocol](../benchmarks.md#protocol)."
-)
 
 
 def plan_board(
@@ -226,7 +208,11 @@ def write_board(board: Board, folder: Path) -> dict[str, list[tuple[str, ...]]]:
         parts += [f"## {title}", TABLES[title][1], markdown_table(headings, lines), first_sentence(table)]
     parts += [NOTES, f"Measured on {'; and on '.join(board.machines)}.", *_streams(board, first)]
     sections: dict[str, tuple[str, Callable[[Standings], Lines]]] = {
-        "Shapes": (SHAPES_NOTE, _by_shape),
+        "Shapes": (
+            "Mean and lowest gain of the runs of each shape, in points. The shapes are those of the "
+            "[protocol](../benchmarks.md#protocol).",
+            _by_shape,
+        ),
         "Streams": (
             "Mean gain in points over the shapes that a stream can take.",
             lambda table: _by_method(table, {name: table.on([name]) for name in table.streams}),
@@ -240,7 +226,11 @@ def write_board(board: Board, folder: Path) -> dict[str, list[tuple[str, ...]]]:
         parts += [f"## {heading}", sentence]
         for title, table in tables.items():
             parts += [f"### {heading}: {title.lower()}", markdown_table(*make(table))]
-    parts += ["## Settings", *markdown_list(_settings(board))]
+    settings = [
+        f"**{title}**: {settings_text(each['settings'])}. {each['published']}".rstrip()
+        for title, each in sorted(board.methods.items())
+    ]
+    parts += ["## Settings", *markdown_list(settings)]
     if board.notes:
         parts += ["## Left out", *markdown_list(board.notes)]
     write_page(parts, folder / "leaderboard.md")
@@ -270,7 +260,7 @@ def summary_rows(board: Board, table: Standings) -> list[tuple[str, ...]]:
             INTERVAL: interval_text(*gains[i]) if several and not zero_shot else ABSENT,
             "against the first": interval_text(*differences[i]) if several and i else ABSENT,
             "least without one": ABSENT if zero_shot or not least else f"{points(rest[least])} ({least})",
-            "unseen streams": points(table.on(unseen)[i]) if unseen else "",
+            **({"unseen streams": points(table.on(unseen)[i])} if unseen else {}),
             "cells won": f"{100 * table.won[i]:.0f} %",
             "worst run": ABSENT if zero_shot else f"{points(lowest)} ({run})",
             "accuracy": f"{100 * figures['acc1'][i]:.2f}",
@@ -278,7 +268,7 @@ def summary_rows(board: Board, table: Standings) -> list[tuple[str, ...]]:
             "µs per sample": f"{figures['us'][i]:.0f}",
             "state": size_text(1000 * float(np.nanmax(table.values["state_kb"][i]))),
         }
-        rows.append({name: cells[name] for name in SUMMARY if unseen or name != "unseen streams"})
+        rows.append(cells)
     return [tuple(rows[0]), *(tuple(row.values()) for row in rows)]
 
 
@@ -331,13 +321,6 @@ def _by_shape(table: Standings) -> Lines:
 
 def _by_method(table: Standings, gains: Mapping[str, Any]) -> Lines:
     return ("stream", *table.titles), [(name, *map(points, means)) for name, means in gains.items()]
-
-
-def _settings(board: Board) -> list[str]:
-    return [
-        f"**{title}**: {settings_text(each['settings'])}. {each['published']}".rstrip()
-        for title, each in sorted(board.methods.items())
-    ]
 
 
 def _unfit(method: type[Adapter], with_views: bool, passes: int) -> str | None:

@@ -221,8 +221,7 @@ def write_results(scores: Sequence[Score], path: Path) -> None:
     content = json.loads(exact, parse_float=lambda digits: round(float(digits), DIGITS))
     lines = ",\n".join(map(json.dumps, content))
     text = json.dumps(content[0], indent=2) if len(content) == 1 else f"[\n{lines}\n]"
-    with writing(path):
-        write_atomically(path, text.encode() + b"\n")
+    write_page([text], path)
 
 
 def read_results(path: Path) -> list[Score]:

@@ -12,7 +12,7 @@ from acclimate.methods.jagged import add_by_class, lay_out
 
 BLOCK_CLASSES = 32  # classes whose labels are propagated at once
 TOLERANCE = 1e-12  # length of the residual, as a fraction of that of the right-hand side
-MOST_STEPS = 1000  # of the solver, which takes about 15 at alpha 0.3
+MOST_STEPS = 1000  # the solver takes about 15 steps at alpha 0.3
 SMALLEST_SCORE = 1e-9  # scores below it do not differ
 
 
