@@ -148,8 +148,7 @@ class Board:
     def read(cls, folder: Path) -> "Board":
         """Read what `save` wrote."""
         try:
-            content = json.loads(open_text(folder / "leaderboard.json", MAX_LIST).read())
-            board = cls(**content)
+            board = cls(**json.loads(open_text(folder / "leaderboard.json", MAX_LIST).read()))
             for line in csv.DictReader(open_text(folder / "leaderboard.csv", MAX_LIST)):
                 row: Row = {
                     name: from_cell(line[name]) if name in TEXTS else json.loads(line[name] or "null")
@@ -161,6 +160,11 @@ class Board:
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"the leaderboard in {folder} cannot be read ({error}); make it again.") from error
         return board
+
+    def keep(self, scores: Sequence[Score], folder: Path) -> None:
+        """Add the scores of one run, and save the board."""
+        self.add(scores)
+        self.save(folder)
 
     def save(self, folder: Path) -> None:
         """Write leaderboard.csv, sorted, and leaderboard.json."""

@@ -117,12 +117,11 @@ class Evaluation:
 
     def to_latex(self) -> str:
         """Return the printed table as LaTeX, which needs the booktabs package."""
-        headings, *lines = self.lines()
-        return latex_table(headings, lines)
+        return latex_table(*self.lines())
 
-    def lines(self) -> list[tuple[str, ...]]:
-        """Return a line per stream and method, below the headings: accuracy in percent, the gain in points."""
-        lines: list[tuple[str, ...]] = [("stream", "method", "samples", "accuracy", "sd", "gain", INTERVAL)]
+    def lines(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return headings, and a line per stream and method: accuracy in percent, the gain in points."""
+        lines: list[tuple[str, ...]] = []
         for stream, method in dict.fromkeys((row.stream, row.method) for row in self.rows):
             runs = [row for row in self.rows if (row.stream, row.method) == (stream, method)]
             accuracies = 100 * np.array([row.accuracy for row in runs])
@@ -139,16 +138,15 @@ class Evaluation:
                     *gain,
                 )
             )
-        return lines
+        return ("stream", "method", "samples", "accuracy", "sd", "gain", INTERVAL), lines
 
     def __repr__(self) -> str:
-        headings, *lines = self.lines()
-        return markdown_table(headings, lines)
+        return markdown_table(*self.lines())
 
     def _repr_html_(self) -> str:
-        (headings, *lines) = ([html.escape(cell) for cell in line] for line in self.lines())
-        head = "".join(f"<th>{cell}</th>" for cell in headings)
-        body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in lines)
+        headings, lines = self.lines()
+        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in headings)
+        body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

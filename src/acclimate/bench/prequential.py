@@ -165,10 +165,9 @@ def compare(
         raise InputError(f"there are one or two passes, not {passes}.")
     head = on_device(stream.head, device)
     every = [Variant("zero-shot"), *variants]
-    has = {"views": stream.views > 1, "text": text is not None}
     for variant in every:
         method = find_method(variant.method)
-        require(method, labels=variant.fitted is not None, **has)
+        require(method, views=stream.views > 1, text=text is not None, labels=variant.fitted is not None)
         if method.kind == "collection" and passes == 1:
             raise InputError(f"the method {method.name!r} answers a stream as a whole: --passes 2, or passes=2.")
     runs: list[dict[str, Run]] = [{} for _ in every]

@@ -123,6 +123,12 @@ Decoder = Annotated[
 # Methods and states
 Method = Annotated[str | None, typer.Option(help="How to adapt; see `acclimate methods`.", show_default=DEFAULT_METHOD)]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method, KEY=VALUE; repeatable.")]
+SweptSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="KEY=VALUE or METHOD.KEY=VALUE; several values, KEY=1,2,3, are run one by one; repeatable."
+    ),
+]
 Plugins = Annotated[
     list[Path] | None,
     typer.Option(

@@ -1,8 +1,7 @@
 """`acclimate bench`: the paper's benchmarks, one JSON file per result."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,7 +19,7 @@ from acclimate.cli.arguments import (
     ViewsKind,
     Workers,
 )
-from acclimate.cli.console import progress_bar, say
+from acclimate.cli.console import interruptible, progress_bar, say
 from acclimate.cli.tables import print_results
 from acclimate.errors import InputError, MissingExtraError
 
@@ -109,16 +108,6 @@ def bench(
         )
     print_results(scores)
     report([*warnings, f"{len(scores)} results in {out}; try `acclimate tables {out}`."])
-
-
-@contextmanager
-def interruptible(advice: str) -> Iterator[None]:
-    """Exit with 130 if the user interrupts the work inside; `advice` says what is left of it."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say(f"stopped; {advice}", err=True)
-        raise typer.Exit(130) from None
 
 
 def options_text(**given: Any) -> str:

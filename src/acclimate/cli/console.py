@@ -175,6 +175,16 @@ def _line(prediction: "Prediction") -> str:
 
 
 @contextmanager
+def interruptible(advice: str) -> Iterator[None]:
+    """Exit with 130 if the user interrupts the work inside; `advice` says what is left of it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"stopped; {advice}", err=True)
+        raise typer.Exit(130) from None
+
+
+@contextmanager
 def stop_requests() -> Iterator[Callable[[], bool]]:
     """Let Ctrl-C and SIGTERM ask the run to stop after the current batch; a second Ctrl-C stops at once.
 

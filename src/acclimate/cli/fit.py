@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acclimate.cli import arguments
-from acclimate.cli.console import say, stage_bars
+from acclimate.cli.console import interruptible, say, stage_bars
 from acclimate.errors import InputError, as_words, count
 
 if TYPE_CHECKING:
@@ -63,20 +63,14 @@ def fit(
         raise InputError(f"the method {method!r} learns without labels; use it with `acclimate classify`.")
     settings = arguments.parse_settings(method, setting)
     templates = arguments.read_templates(template)
-    if validation is not None and no_validation:
-        raise InputError("choose one of --validation and --no-validation.")
     names, drawn, held = _draw(source, labels, model, shots, seed, validation, no_validation)
     reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "decoder": decoder}
     loading: dict[str, Any] = {"device": device, "precision": precision, "templates": templates}
-    try:
-        with stage_bars() as show:
-            classifier = Classifier(names, model, method=method, progress=show, **loading, **reading, **settings)
-            held_out = (held, [str(sample.label) for sample in held])
-            truth = [str(sample.label) for sample in drawn]
-            fitted = classifier.fit(drawn, truth, validation=held_out, views=views, on_error="skip", progress=show)
-    except KeyboardInterrupt:
-        say("stopped; nothing was written.", err=True)
-        raise typer.Exit(130) from None
+    with interruptible("nothing was written."), stage_bars() as show:
+        classifier = Classifier(names, model, method=method, progress=show, **loading, **reading, **settings)
+        held_out = (held, [str(sample.label) for sample in held])
+        truth = [str(sample.label) for sample in drawn]
+        fitted = classifier.fit(drawn, truth, validation=held_out, views=views, on_error="skip", progress=show)
     for name, why in fitted.skipped:
         say(f"skipped {name}: {why}", err=True)
     save_state(classifier.adapter, out, {NOTE: {**classifier.about_fit, "seed": seed, "source": " ".join(source)}})
@@ -105,6 +99,8 @@ def _draw(
 
     from acclimate.sources.source import MOST_HELD_OUT, draw_shots
 
+    if validation is not None and no_validation:
+        raise InputError("choose one of --validation and --no-validation.")
     names, known = _labelled(source, None if labels is None else arguments.read_labels(labels))
     arguments.note_language(names, model)
     most = 0 if no_validation or validation is not None else min(shots, MOST_HELD_OUT)

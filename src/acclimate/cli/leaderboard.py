@@ -1,18 +1,16 @@
 """`acclimate leaderboard`: every training-free method on many streams in every shape, as two tables and one picture."""
 
+from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from acclimate.cli.arguments import Plugins, parse_sweep
+from acclimate.cli.arguments import Plugins, SweptSettings, parse_sweep
 from acclimate.cli.bench import Out, as_patterns, options_text, run_measurements
 from acclimate.cli.console import say
 from acclimate.cli.tables import print_table
-
-if TYPE_CHECKING:
-    from acclimate.bench.results import Score
 
 PRINTED = (  # columns for which a terminal has room
     *("method", "answered", "mean gain", "95 % interval", "unseen streams", "cells won", "worst run"),
@@ -28,13 +26,6 @@ Shapes = Annotated[
 ]
 Methods = Annotated[
     list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default="all that need no training")
-]
-SweptSettings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        help="A setting, KEY=VALUE or METHOD.KEY=VALUE; values with commas between them are methods each. Repeatable.",
-    ),
 ]
 Passes = Annotated[
     int, typer.Option(help="2 for the table of collections, answered when all of a stream is there.", min=1, max=2)
@@ -89,12 +80,7 @@ def leaderboard(
     command = f"acclimate leaderboard {as_patterns(files)} {options}"
     if command not in board.commands:  # a stopped command that is continued is one command
         board.commands.append(command + " --add" * add)
-
-    def keep(scores: "list[Score]") -> None:
-        board.add(scores)
-        board.save(out)
-
-    run_measurements(add_to_board(board, plan), out, jobs, "left out", keep)
+    run_measurements(add_to_board(board, plan), out, jobs, "left out", partial(board.keep, folder=out))
     for title, (headings, *rows) in write_board(board, out).items():
         say("", title)
         shown = [i for i, heading in enumerate(headings) if heading in PRINTED]

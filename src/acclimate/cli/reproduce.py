@@ -13,13 +13,12 @@ from acclimate.cli.bench import (
     Out,
     Store,
     as_patterns,
-    interruptible,
     options_text,
     report,
     report_pictures,
     report_skipped,
 )
-from acclimate.cli.console import progress_bar, say
+from acclimate.cli.console import interruptible, progress_bar, say
 from acclimate.cli.tables import print_table
 from acclimate.errors import InputError
 

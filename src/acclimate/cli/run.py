@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acclimate.cli.arguments import COMPARED, Plugins, parse_sweep, read_lines
+from acclimate.cli.arguments import COMPARED, Plugins, SweptSettings, parse_sweep, read_lines
 from acclimate.cli.bench import Methods, Orders
 from acclimate.cli.console import progress_bar
 from acclimate.cli.tables import print_classes, print_differences, print_results
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 
 Fitted = Annotated[
     Path | None, typer.Option(help="A file of `acclimate fit` with the same classes; compared with zero-shot.")
-]
-SweptSettings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", help="KEY=VALUE or METHOD.KEY=VALUE; several values, KEY=1,2,3, are run one by one; repeatable."
-    ),
 ]
 StreamOrder = Annotated[
     str,
