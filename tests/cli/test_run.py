@@ -47,16 +47,16 @@ def test_a_method_that_needs_views_is_refused_without(invoke, stream_file, metho
 
 def test_methods_whose_state_is_sums(invoke, stream_file, tmp_path):
     output = invoke(
-        *("run", stream_file, "--method", "dota", "--method", "prior", "--set", "rate=0.05", "--json", "out.json")
+        *("run", stream_file, "--method", "dota", "--method", "prior", "--set", "rate=0.03", "--json", "out.json")
     ).stdout.partition("\n\n")[0]
     assert [line.split()[1] for line in output.splitlines()[1:]] == ["zero-shot", "dota", "prior"]
     dota, prior = json.loads((tmp_path / "out.json").read_text())
-    assert (dota["settings"], dota["config"]["rate"], prior["settings"]) == ("custom", 0.05, "paper")
+    assert (dota["settings"], dota["config"]["rate"], prior["settings"]) == ("custom", 0.03, "paper")
     assert set(dota["learnt"]) == {"samples", "degrees from text"}
     assert set(prior["learnt"]) == {"samples", "share"}
     page = invoke("tables", "out.json").stdout
     assert "| zero-shot |" in page
-    assert "| dota, rate 0.05 |" in page
+    assert "| dota, rate 0.03 |" in page
     invoke("run", stream_file, "--method", "prior", "--save-state", "prior.safetensors")
     assert load_state(tmp_path / "prior.safetensors").samples_seen == 400
 
