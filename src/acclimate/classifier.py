@@ -514,11 +514,12 @@ class Classifier:
 
     def _describe_fit(self, shots: HostArray) -> dict[str, Any]:
         """Return the note on a fit to these numbers of shots (K,)."""
-        fewest = int(shots.min())
-        most = int(shots.max())
-        about: dict[str, Any] = {"model": self.model, "fingerprint": self.encoder.fingerprint, "shots": fewest}
-        if most > fewest:
-            about["most_shots"] = most
+        about: dict[str, Any] = {
+            "model": self.model,
+            "fingerprint": self.encoder.fingerprint,
+            "shots": int(shots.min()),
+            "most_shots": int(shots.max()),
+        }
         templates = self.templates.name if isinstance(self.templates, LearnedPrompts) else self.templates
         with suppress(TypeError):  # functions cannot be written to a file
             about["templates"] = json.loads(json.dumps(templates))

@@ -47,7 +47,14 @@ def test_content_of_a_fitted_file(invoke, model, photos, fitted):
     assert adapter.learnt()["shots"].tolist() == [4, 4, 4]
     about = read_snapshot(fitted)[1]["notes"]["fitted"]
     assert about.pop("fingerprint")
-    assert about == {"model": model[1], "shots": 4, "seed": 1, "source": str(photos), "templates": ["single"]}
+    assert about == {
+        "model": model[1],
+        "shots": 4,
+        "most_shots": 4,
+        "seed": 1,
+        "source": str(photos),
+        "templates": ["single"],
+    }
     shown = invoke("state", "inspect", fitted).stdout
     assert f"fitted to 4 shots per class of {photos}, drawn with seed 1, encoded with {model[1]}" in shown
 

@@ -296,11 +296,8 @@ class Adapter(ABC):
 
     def _taught_anew(self, features: Array) -> "Adapter":
         """Return an adapter that has learnt nothing but these features, with the answers of this one as labels."""
-        taught = deepcopy(self)
-        for name, part in taught.parts.items():
-            if name != "corrections":
-                part.clear()
-        taught.derive()
+        taught = type(self)(self.head, text=self.text, **self.settings)
+        taught.corrections.restore(self.corrections.dump())
         for (_, evidence), logits in zip(observed(self.head, features), self.last_answers(features), strict=True):
             taught.learn_labels(evidence, softmax_and_entropy(logits)[0])
         return taught

@@ -3,12 +3,10 @@
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from acclimate.arrays import Array, HostArray, device, log_softmax, namespace, softmax_and_entropy
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, MethodKind, Step, observed
-from acclimate.methods.state import MergeRule
+from acclimate.methods.adapter import Adapter, Step, observed
 
 BLOCK_PAIRS = 2**23  # similarities computed at once
 SMALLEST_VARIANCE = 1e-6  # of a coordinate of the features; the samples of a class may all be equal
@@ -22,8 +20,8 @@ class Collection(Adapter):
     is held at once: its features (n, d), and a few arrays of responsibilities (n, K).
     """
 
-    kind: ClassVar[MethodKind] = "collection"
-    merges: ClassVar[MergeRule | None] = "union"
+    kind = "collection"
+    merges = "union"
 
     @abstractmethod
     def answer_set(self, features: Array, log_probs: Array) -> Array:

@@ -1,11 +1,10 @@
 """MTA: the mode of the views of an image (Zanella and Ben Ayed, CVPR 2024)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from acclimate.arrays import Array, HostArray, namespace, softmax_and_entropy, unit_rows
 from acclimate.evidence import Evidence
-from acclimate.methods import Adapter, MergeRule, MethodKind, Step, ViewsKind, register
+from acclimate.methods import Adapter, Step, register
 
 ROUNDS = 5  # the published method's limit on iterations of either kind
 
@@ -42,10 +41,10 @@ class MTA(Adapter):
 
     name = "mta"
     summary = "mode of the views of each image (MTA)"
-    kind: ClassVar[MethodKind] = "episodic"
-    merges: ClassVar[MergeRule | None] = "union"
+    kind = "episodic"
+    merges = "union"
     needs = frozenset({"views"})
-    views_kind: ClassVar[ViewsKind] = "crop"
+    views_kind = "crop"
 
     neighbours: float = 0.3
     agreement: float = 4.0

@@ -1,14 +1,13 @@
 """OGA: Gaussians of the most confident samples (Fuchs et al., CVPR 2025 workshops)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from acclimate.arrays import HostArray, device, index, move, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import Adapter, Cache, Change, MergeRule, Step, register
+from acclimate.methods import Adapter, Cache, Change, Step, register
 from acclimate.methods.jagged import add_by_class, lay_out
 
 
@@ -48,8 +47,8 @@ class OGA(Adapter):
 
     name = "oga"
     summary = "Gaussians of the lowest-entropy samples of each class, pooled precision (OGA)"
-    merges: ClassVar[MergeRule | None] = "union"
-    answers_batches: ClassVar[bool] = True
+    merges = "union"
+    answers_batches = True
 
     cache_capacity: int = 8
     strength: float = 0.05

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import log, log1p, sqrt
-from typing import ClassVar
 
 from acclimate.arrays import Array, HostArray, log_softmax, namespace, to_host, unit_rows
 from acclimate.errors import InputError
@@ -62,7 +61,7 @@ class OnZeta(Adapter):
     mix: float = 0.4
     horizon: float = 50.0
 
-    refresh: ClassVar[int] = 64  # samples between two writes of the proxies, without influence on the answers
+    refresh = 64  # samples between two writes of the proxies, without influence on the answers
 
     def setup(self) -> None:
         """Declare the duals, and the displacements of the proxies from the class vectors."""

@@ -1,12 +1,11 @@
 """Prior: zero-shot answers without the class shares that the model believes it has seen."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from acclimate.arrays import Array, HostArray, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import CLASSES, Adapter, MergeRule, Step, Sums, register
+from acclimate.methods import CLASSES, Adapter, Step, Sums, register
 
 
 @register
@@ -38,7 +37,7 @@ class Prior(Adapter):
 
     name = "prior"
     summary = "correction of the class shares that the model has answered so far"
-    merges: ClassVar[MergeRule | None] = "sum"
+    merges = "sum"
 
     strength: float = 0.5
     smoothing: float = 10.0

@@ -1,12 +1,11 @@
 """SCA: a ridge classifier of the whole stream (Guan et al., NeurIPS 2025)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from acclimate.arrays import Array, HostArray, device, namespace, softmax_and_entropy
+from acclimate.arrays import HostArray, device, namespace, softmax_and_entropy
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import CLASSES, DIM, Adapter, MergeRule, Moments, Step, Tensors, register
+from acclimate.methods import CLASSES, DIM, Adapter, Moments, Step, Tensors, register
 
 SHORTEST = 1e-12  # weights shorter than this do not become unit vectors; PyTorch's default, as in the authors' code
 
@@ -50,8 +49,8 @@ class SCA(Adapter):
 
     name = "sca"
     summary = "ridge classifier on soft labels of the whole stream (SCA)"
-    merges: ClassVar[MergeRule | None] = "sum"
-    answers_batches: ClassVar[bool] = True
+    merges = "sum"
+    answers_batches = True
 
     ridge: float = 10_000.0
     cover: float = 0.5
@@ -79,7 +78,7 @@ class SCA(Adapter):
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return zero-shot logits and those of the cache, weighted by their entropies, (B, K)."""
         if learn:
-            self.learn_labels(evidence, self._labels(evidence.probs))
+            self._learn(evidence)
         weights = self.solution["weights"]
         xp = namespace(weights)
         lengths = xp.linalg.vector_norm(weights, axis=-1, keepdims=True)
@@ -89,11 +88,18 @@ class SCA(Adapter):
         share = 1.0 / (1.0 + xp.exp(self.trust * (entropy - evidence.entropy)))[:, None]
         return Step((1.0 - share) * evidence.logits + share * cached)
 
-    def learn_labels(self, evidence: Evidence, labels: Array) -> None:
-        """Learn samples with soft labels (B, K)."""
-        xp = namespace(labels)
+    def _learn(self, evidence: Evidence) -> None:
+        """Learn samples with their zero-shot distributions, cut and scaled, as labels."""
+        probs = evidence.probs
+        xp = namespace(probs)
+        falling = xp.flip(xp.sort(probs, axis=-1), axis=-1)
+        others = falling[:, 1:]
+        before = xp.cumulative_sum(others, axis=-1) - others
+        kept = xp.sum(xp.astype(before < self.cover * xp.sum(others, axis=-1, keepdims=True), xp.int64), axis=-1)
+        least = falling[xp.arange(len(evidence), device=device(probs)), kept][:, None]
+        labels = xp.where(probs >= least, probs, xp.zeros_like(probs))
+        labels = xp.astype(labels / xp.sum(labels, axis=-1, keepdims=True), xp.float64)
         x = xp.astype(evidence.features, xp.float64)
-        labels = xp.astype(labels, xp.float64)
         self.sums["counts"][...] += xp.sum(labels, axis=0)
         self.sums["features"][...] += labels.T @ x
         self.sums["outer"][...] += x.T @ x
@@ -103,17 +109,6 @@ class SCA(Adapter):
         gain = xp.linalg.solve(small, projected)
         self.solution["weights"][...] += (labels - x @ self.solution["weights"].T).T @ gain
         inverse -= projected.T @ gain
-
-    def _labels(self, probs: Array) -> Array:
-        """Return the distributions (B, K), cut and scaled."""
-        xp = namespace(probs)
-        falling = xp.flip(xp.sort(probs, axis=-1), axis=-1)
-        others = falling[:, 1:]
-        before = xp.cumulative_sum(others, axis=-1) - others
-        kept = xp.sum(xp.astype(before < self.cover * xp.sum(others, axis=-1, keepdims=True), xp.int64), axis=-1)
-        least = falling[xp.arange(probs.shape[0], device=device(probs)), kept][:, None]
-        labels = xp.where(probs >= least, probs, xp.zeros_like(probs))
-        return labels / xp.sum(labels, axis=-1, keepdims=True)
 
     def learnt(self) -> dict[str, HostArray]:
         """Return the samples per class."""

@@ -67,27 +67,22 @@ class StatA(Collection):
         weights = cosines / max(1, positions.shape[1])
         labels = xp.exp(log_probs)
         squares = features * features
-        means = self.head.class_vectors
+        text = self.head.class_vectors
         sums = labels.T @ features
-        scatter = xp.sum(squares, axis=0) + xp.sum((xp.sum(labels, axis=0)[:, None] * means - 2 * sums) * means, axis=0)
+        scatter = xp.sum(squares, axis=0) + xp.sum((xp.sum(labels, axis=0)[:, None] * text - 2 * sums) * text, axis=0)
         start = xp.clip(scatter / features.shape[0], min=SMALLEST_VARIANCE)
-        variances = xp.broadcast_to(start, means.shape)
+        means = text
+        variances = xp.broadcast_to(start, text.shape)
         for _ in range(self.iterations):
             unary = add_gaussians(log_probs, features, means, variances, self.tau)
             logits, labels = assign(unary, labels, positions, weights, self.label_iterations)
-            means, variances = self._statistics(features, squares, labels, start)
+            likeliest = np.bincount(to_host(xp.argmax(labels, axis=-1)), minlength=len(self.head))
+            belief = move(likeliest / (self.alpha + likeliest), text)[:, None]
+            counts = xp.clip(xp.sum(labels, axis=0), min=float(xp.finfo(labels.dtype).smallest_normal))[:, None]
+            own = (labels.T @ features) / counts
+            means = belief * own + (1.0 - belief) * text
+            means = means / xp.linalg.vector_norm(means, axis=-1, keepdims=True)
+            spread = (labels.T @ squares) / counts + (means - 2.0 * own) * means
+            anchor = start + (text - means) ** 2
+            variances = xp.clip(belief * spread + (1.0 - belief) * anchor, min=SMALLEST_VARIANCE)
         return logits
-
-    def _statistics(self, features: Array, squares: Array, labels: Array, start: Array) -> tuple[Array, Array]:
-        """Return means and variances (K, d) of samples with labels (n, K), anchored at the text and at `start` (d,)."""
-        xp = namespace(features)
-        text = self.head.class_vectors
-        likeliest = np.bincount(to_host(xp.argmax(labels, axis=-1)), minlength=len(self.head))
-        belief = move(likeliest / (self.alpha + likeliest), text)[:, None]
-        counts = xp.clip(xp.sum(labels, axis=0), min=float(xp.finfo(labels.dtype).smallest_normal))[:, None]
-        own = (labels.T @ features) / counts
-        means = belief * own + (1.0 - belief) * text
-        means = means / xp.linalg.vector_norm(means, axis=-1, keepdims=True)
-        spread = (labels.T @ squares) / counts + (means - 2.0 * own) * means
-        anchor = start + (text - means) ** 2
-        return means, xp.clip(belief * spread + (1.0 - belief) * anchor, min=SMALLEST_VARIANCE)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import ceil
-from typing import ClassVar
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from acclimate.methods import (
     Progress,
     Step,
     Tensors,
-    ViewsKind,
     block_size,
     observed,
     register,
@@ -72,7 +70,7 @@ class TipAdapter(FewShot):
 
     name = "tip-adapter"
     summary = "a cache of labelled samples that vote for their classes (Tip-Adapter)"
-    views_kind: ClassVar[ViewsKind] = "large-crop"
+    views_kind = "large-crop"
 
     alpha: float = 1.17
     beta: float = 1.0

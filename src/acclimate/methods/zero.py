@@ -1,11 +1,10 @@
 """ZERO: the most confident views of an image vote (Farina et al., NeurIPS 2024)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from acclimate.arrays import HostArray, device, namespace
 from acclimate.evidence import Evidence
-from acclimate.methods import Adapter, MergeRule, MethodKind, Step, ViewsKind, register
+from acclimate.methods import Adapter, Step, register
 
 
 @register
@@ -30,10 +29,10 @@ class Zero(Adapter):
 
     name = "zero"
     summary = "vote of the most confident views of each image (ZERO)"
-    kind: ClassVar[MethodKind] = "episodic"
-    merges: ClassVar[MergeRule | None] = "union"
+    kind = "episodic"
+    merges = "union"
     needs = frozenset({"views"})
-    views_kind: ClassVar[ViewsKind] = "crop"
+    views_kind = "crop"
 
     voters: float = 0.3
 

@@ -1,11 +1,10 @@
 """Zero-shot: the model's own answer, unchanged. The baseline of every comparison."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from acclimate.arrays import HostArray
 from acclimate.evidence import Evidence
-from acclimate.methods import Adapter, MergeRule, MethodKind, Step, register
+from acclimate.methods import Adapter, Step, register
 
 
 @register
@@ -22,8 +21,8 @@ class ZeroShot(Adapter):
 
     name = "zero-shot"
     summary = "the model's own answer; nothing is learnt"
-    kind: ClassVar[MethodKind] = "episodic"
-    merges: ClassVar[MergeRule | None] = "union"
+    kind = "episodic"
+    merges = "union"
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return the logits of the evidence."""

@@ -65,10 +65,10 @@ class ZLaP(Collection):
         columns = index(columns, features)
         weights = -self.alpha * move(weights[:, None], xp.astype(features[:0, :], xp.float64))
         classes = len(self.head)
-        nodes = xp.arange(classes + features.shape[0], device=device(features))
         answers = xp.empty_like(log_probs)
         for start in range(0, classes, BLOCK_CLASSES):
-            labels = xp.astype(nodes[:, None] == nodes[start : min(start + BLOCK_CLASSES, classes)], xp.float64)
+            count = min(BLOCK_CLASSES, classes - start)
+            labels = xp.eye(classes + features.shape[0], count, k=-start, dtype=xp.float64, device=device(features))
             # Conjugate gradients, for each class until its residual is short
             scores = xp.zeros_like(labels)
             residual = labels
@@ -87,7 +87,7 @@ class ZLaP(Collection):
                 lengths = xp.sum(residual**2, axis=0)
                 direction = residual + lengths / before * direction
             logs = xp.log(xp.clip(scores[classes:, :], min=SMALLEST_SCORE))
-            answers[:, start : start + BLOCK_CLASSES] = xp.astype(logs, answers.dtype)
+            answers[:, start : start + count] = xp.astype(logs, answers.dtype)
         return answers
 
     def _edges(self, features: Array) -> tuple[HostArray, HostArray, HostArray]:
