@@ -285,8 +285,7 @@ def _draw_standings(axes: Any, table: "Standings") -> None:
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
-    axes.set(xlim=(-0.5, wide + 2.5), ylim=(len(methods) - 0.5, -0.5))
-    axes.set_yticks([])
+    axes.set(xlim=(-0.5, wide + 2.5), ylim=(len(methods) - 0.5, -0.5), yticks=[])
 
 
 def draw_few_shot(board: "Sequence[Curve]", panels: Mapping[str, Sequence[str]], path: Path) -> None:

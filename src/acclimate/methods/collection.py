@@ -9,7 +9,7 @@ from acclimate.evidence import Evidence
 from acclimate.methods.adapter import Adapter, Step, observed
 
 BLOCK_PAIRS = 2**23  # similarities computed at once
-SMALLEST_VARIANCE = 1e-6  # of a coordinate of the features; the samples of a class may all be equal
+SMALLEST_VARIANCE = 1e-6  # the samples of a class may all be equal in a coordinate
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
