@@ -86,13 +86,14 @@ class Checkpoint:
             raise StateError(f"{where} is not the checkpoint of a run ({error!r}); start again.") from error
 
 
-def check_passes(classifier: Classifier, passes: int) -> None:
-    """Refuse one pass for a method that answers a collection as a whole."""
+def count_passes(classifier: Classifier, passes: int) -> int:
+    """Return how many of so many passes change an answer; a method that answers a collection needs two."""
     if passes == 1 and classifier.adapter.kind == "collection":
         raise InputError(
             f"the method {classifier.adapter.name!r} answers all images together, in a second pass at their end; leave "
             "out --passes 1 and --follow, or use another method."
         )
+    return passes if classifier.answers_twice else 1
 
 
 def job_identity(classifier: Classifier, top_k: int, passes: int) -> dict[str, Any]:
@@ -148,8 +149,7 @@ class Classification:
     def __post_init__(self) -> None:
         if self.passes not in (1, 2):
             raise InputError(f"there are one or two passes, not {self.passes}.")
-        check_passes(self.classifier, self.passes if self.more is None else 1)
-        self.passes = self.passes if self.classifier.answers_twice and self.more is None else 1
+        self.passes = count_passes(self.classifier, self.passes if self.more is None else 1)
         self.summary = Summary()
         self.kept = Kept()
         self.first_id = self.classifier.adapter.next_id  # id of the first image in the state

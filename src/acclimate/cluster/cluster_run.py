@@ -23,7 +23,7 @@ from ray.exceptions import RayError, RayTaskError
 from acclimate import __version__
 from acclimate.arrays import is_tensor
 from acclimate.classifier import Classifier
-from acclimate.classify.run import Checkpoint, check_passes, job_identity
+from acclimate.classify.run import Checkpoint, count_passes, job_identity
 from acclimate.classify.summary import Summary
 from acclimate.cluster.adapting import ClusterJob, move
 from acclimate.cluster.cluster_options import DEFAULT_SHARDS, LARGE_JOB_IMAGES, ClusterOptions
@@ -91,8 +91,7 @@ class ClusterRun:
         self.state = None if options.freeze or options.state is None else str(options.state)
         self.shards = options.shards or (DEFAULT_SHARDS if options.policy == "merged" else 1)
         passes = options.passes or (1 if options.policy == "merged" and classifier.learns else 2)
-        check_passes(classifier, passes)
-        self.passes = passes if classifier.answers_twice else 1
+        self.passes = count_passes(classifier, passes)
         batch = max(1, classifier.batch_size // classifier.views)
         every = options.every or (256 if len(samples) < LARGE_JOB_IMAGES else 1024)
         self.every = -(-every // batch) * batch

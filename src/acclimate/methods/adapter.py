@@ -283,7 +283,11 @@ class Adapter(ABC):
         """
         final = self
         for _ in range(getattr(self, "rounds", 0)):
-            final = final._taught_anew(features)
+            taught = type(self)(self.head, text=self.text, **self.settings)
+            taught.corrections.restore(self.corrections.dump())
+            for (_, evidence), logits in zip(observed(self.head, features), final.last_answers(features), strict=True):
+                taught.learn_labels(evidence, softmax_and_entropy(logits)[0])
+            final = taught
         yield from final.last_answers(features)
 
     def last_answers(self, features: Array) -> Iterator[Array]:
@@ -293,14 +297,6 @@ class Adapter(ABC):
         for start, evidence in observed(self.head, features):
             logits = final.respond(evidence, np.arange(start, start + len(evidence)), False).logits
             yield self.corrections.vote(logits, evidence)
-
-    def _taught_anew(self, features: Array) -> "Adapter":
-        """Return an adapter that has learnt nothing but these features, with the answers of this one as labels."""
-        taught = type(self)(self.head, text=self.text, **self.settings)
-        taught.corrections.restore(self.corrections.dump())
-        for (_, evidence), logits in zip(observed(self.head, features), self.last_answers(features), strict=True):
-            taught.learn_labels(evidence, softmax_and_entropy(logits)[0])
-        return taught
 
     def settle(self) -> None:
         """Let everything that was learnt count from now on."""

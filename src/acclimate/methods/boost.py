@@ -56,8 +56,7 @@ class BoostAdapter(TDA):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return TDA's logits plus the changes by the views, (B, K)."""
-        unit = evidence.views
-        assert unit is not None  # `adapt` has seen to it
+        unit: Array = evidence.views  # `adapt` refuses evidence without views
         each = self.head.observe_unit(namespace(unit).reshape(unit, (-1, self.head.dim)))
         votes = self._votes(unit, each, ids, learn) if self.positive else []
         bypassing = self._bypassing(len(ids), learn)

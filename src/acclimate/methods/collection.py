@@ -4,16 +4,16 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from acclimate.arrays import Array, HostArray, device, log_softmax, namespace, softmax_and_entropy
-from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Step, observed
+from acclimate.arrays import Array, device, log_softmax, namespace, softmax_and_entropy
+from acclimate.methods.adapter import observed
+from acclimate.methods.zero_shot import ZeroShot
 
 BLOCK_PAIRS = 2**23  # similarities computed at once
 SMALLEST_VARIANCE = 1e-6  # the samples of a class may all be equal in a coordinate
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Collection(Adapter):
+class Collection(ZeroShot):
     """An adapter that answers a finished set of samples as a whole (`refine`), and single samples zero-shot.
 
     It learns nothing from the samples it is shown one by one. A subclass answers the set in `answer_set`. The whole set
@@ -21,22 +21,16 @@ class Collection(Adapter):
     """
 
     kind = "collection"
-    merges = "union"
 
     @abstractmethod
     def answer_set(self, features: Array, log_probs: Array) -> Array:
         """Return logits (n, K) for a set with features (n, d) and zero-shot's log-probabilities (n, K)."""
-
-    def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Return the logits of the evidence: a sample by itself is no set."""
-        return Step(evidence.logits)
 
     def refined(self, features: Array) -> Iterator[Array]:
         """Answer the set; the order of its samples does not matter."""
         blocks = [(each.features, log_softmax(each.logits)) for _, each in observed(self.head, features)]
         concat = namespace(blocks[0][0]).concat
         answers = self.answer_set(*(concat(parts) for parts in zip(*blocks, strict=True)))
-        del blocks
         for start, evidence in observed(self.head, features):
             yield self.corrections.vote(answers[start : start + len(evidence), :], evidence)
 

@@ -52,8 +52,7 @@ class MTA(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return zero-shot logits of the modes, (B, K)."""
-        unit = evidence.views
-        assert unit is not None  # `adapt` checks this
+        unit: Array = evidence.views  # `adapt` refuses evidence without views
         xp = namespace(unit)
         samples, views, dim = unit.shape
         probs = xp.reshape(self.head.observe_unit(xp.reshape(unit, (-1, dim))).probs, (samples, views, -1))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from acclimate.arrays import HostArray, device, namespace
+from acclimate.arrays import Array, HostArray, device, namespace
 from acclimate.evidence import Evidence
 from acclimate.methods import Adapter, Step, register
 
@@ -38,8 +38,7 @@ class Zero(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return the mean logits of the views that voted for the winner, (B, K)."""
-        unit = evidence.views
-        assert unit is not None  # `adapt` checks this
+        unit: Array = evidence.views  # `adapt` refuses evidence without views
         xp = namespace(unit)
         samples, views, dim = unit.shape
         each = self.head.observe_unit(xp.reshape(unit, (-1, dim)))

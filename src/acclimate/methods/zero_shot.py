@@ -1,10 +1,11 @@
 """Zero-shot: the model's own answer, unchanged. The baseline of every comparison."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from acclimate.arrays import HostArray
 from acclimate.evidence import Evidence
-from acclimate.methods import Adapter, Step, register
+from acclimate.methods import Adapter, MethodKind, Step, register
 
 
 @register
@@ -21,7 +22,7 @@ class ZeroShot(Adapter):
 
     name = "zero-shot"
     summary = "the model's own answer; nothing is learnt"
-    kind = "episodic"
+    kind: ClassVar[MethodKind] = "episodic"
     merges = "union"
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
