@@ -90,8 +90,8 @@ class ClusterRun:
         self.out = OutputFolder(str(options.out))
         self.state = None if options.freeze or options.state is None else str(options.state)
         self.shards = options.shards or (DEFAULT_SHARDS if options.policy == "merged" else 1)
-        passes = options.passes or (1 if options.policy == "merged" and classifier.learns else 2)
-        self.passes = count_passes(classifier, passes)
+        default_passes = 1 if options.policy == "merged" and classifier.learns else 2
+        self.passes = count_passes(classifier, options.passes or default_passes)
         batch = max(1, classifier.batch_size // classifier.views)
         every = options.every or (256 if len(samples) < LARGE_JOB_IMAGES else 1024)
         self.every = -(-every // batch) * batch

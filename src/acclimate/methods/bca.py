@@ -88,13 +88,12 @@ class BCA(Adapter):
         state = self.tensors
         k = int(namespace(posterior).argmax(posterior))
         confidence = float(posterior[k])
-        vector = self.head.class_vectors[k]
         if confidence > self.prototype_threshold:
             weight = min(self.prototype_weight + float(state["moves"][k]), LARGEST_WEIGHT)
             total = _halved(_halved(weight * self.prototypes[k]) + _halved(feature))
             mean = _halved(total / (weight + 1.0))
             self.prototypes[k] = _halved(mean / _halved(namespace(mean).linalg.vector_norm(mean)))
-            state["moved"][k] = self.prototypes[k] - vector
+            state["moved"][k] = self.prototypes[k] - self.head.class_vectors[k]
             state["moves"][k] += 1.0
         if confidence > self.prior_threshold:
             weight = self.prior_weight + float(state["updates"][k])

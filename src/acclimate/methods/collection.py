@@ -35,8 +35,8 @@ class Collection(ZeroShot):
             yield self.corrections.vote(answers[start : start + len(evidence), :], evidence)
 
 
-def nearest(features: Array, count: int, among: Array | None = None) -> tuple[Array, Array]:
-    """Find the nearest rows of `among` for each row, block by block; without `among`, the nearest other rows.
+def nearest(features: Array, count: int) -> tuple[Array, Array]:
+    """Find the nearest other rows for each row, block by block.
 
     Returns positions and cosines, both (n, count), the nearest first. Where there are fewer than `count`, all of them
     are taken. Cosines below 0 become 0.
@@ -47,15 +47,13 @@ def nearest(features: Array, count: int, among: Array | None = None) -> tuple[Ar
         [[2], [0], [0]]
     """
     xp = namespace(features)
-    others = features if among is None else among
-    count = min(count, others.shape[0] - (among is None))
+    count = min(count, features.shape[0] - 1)
     found = []
-    size = max(1, BLOCK_PAIRS // others.shape[0])
+    size = max(1, BLOCK_PAIRS // features.shape[0])
     for start in range(0, features.shape[0], size):
-        cosines = features[start : start + size, :] @ others.T
-        if among is None:
-            here = xp.arange(cosines.shape[0], device=device(cosines))
-            cosines[here, here + start] = xp.full_like(cosines[:, 0], -xp.inf)
+        cosines = features[start : start + size, :] @ features.T
+        here = xp.arange(cosines.shape[0], device=device(cosines))
+        cosines[here, here + start] = xp.full_like(cosines[:, 0], -xp.inf)
         found.append(largest(cosines, count))
     positions, cosines = (xp.concat(parts) for parts in zip(*found, strict=True))
     return positions, xp.clip(cosines, min=0.0)

@@ -7,7 +7,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.methods import register
-from acclimate.methods.collection import Collection, nearest
+from acclimate.methods.collection import Collection, largest, nearest
 from acclimate.methods.jagged import add_by_class, lay_out
 
 BLOCK_CLASSES = 32  # classes whose labels are propagated at once
@@ -95,9 +95,10 @@ class ZLaP(Collection):
         classes = len(self.head)
         nodes = classes + features.shape[0]
         images, cosines = (to_host(each) for each in nearest(features, self.neighbours - 1))
-        texts, affinities = (to_host(each) for each in nearest(features, self.neighbours, self.head.class_vectors))
+        text_cosines = features @ self.head.class_vectors.T
+        texts, affinities = (to_host(each) for each in largest(text_cosines, min(self.neighbours, classes)))
         nearby = np.concatenate([images + classes, texts], axis=1)
-        values = np.concatenate([cosines, affinities.astype(np.float64) ** self.gamma], axis=1)
+        values = np.concatenate([cosines, np.maximum(affinities, 0.0).astype(np.float64) ** self.gamma], axis=1)
         ends = (np.repeat(np.arange(classes, nodes), nearby.shape[1]), nearby.ravel())
         rows = np.concatenate(ends)
         columns = np.concatenate(ends[::-1])
