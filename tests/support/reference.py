@@ -117,7 +117,7 @@ class Naive:
 class NaiveDOTA(Naive):
     """Means of all samples so far, and the pooled covariance of those before the last refresh."""
 
-    def __init__(self, W, scale, bias=0.0, rate=0.05, limit=3.0, variance=0.002, ridge=1e-4, refresh=8):
+    def __init__(self, W, scale, bias=0.0, rate=0.05, limit=3.0, variance=0.002, ridge=1e-4, refresh=16):
         super().__init__(W, scale, bias)
         self.rate = rate
         self.limit = limit

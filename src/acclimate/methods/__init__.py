@@ -45,7 +45,7 @@ from acclimate.methods.registry import (
     loaded_plugins,
     register,
 )
-from acclimate.methods.state import CLASSES, DIM, Entry, MergeRule, Moments, State, Sums, Tensors
+from acclimate.methods.state import CLASSES, DIM, Entry, MergeRule, State, Sums, Tensors
 
 __all__ = [
     "CLASSES",
@@ -63,7 +63,6 @@ __all__ = [
     "MergeRule",
     "MergeTree",
     "MethodKind",
-    "Moments",
     "Progress",
     "State",
     "Step",

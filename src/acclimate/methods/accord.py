@@ -323,7 +323,7 @@ class Accord(Adapter):
 
     def learnt(self) -> dict[str, HostArray]:
         """Return the samples per class, by their soft labels."""
-        return {"samples": self.sums.total("counts")}
+        return {"samples": to_host(self.sums.total("counts"))}
 
     # The second pass
 

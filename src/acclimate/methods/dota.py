@@ -7,12 +7,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import Adapter, Moments, Step, register
-
-
-def _before(terms: Array) -> Array:
-    """Return for each sample the sum (B, K) of the terms (B, K) of those before it."""
-    return namespace(terms).cumulative_sum(terms, axis=0) - terms
+from acclimate.methods import CLASSES, DIM, Adapter, Step, Sums, register
 
 
 @register
@@ -73,7 +68,7 @@ class DOTA(Adapter):
         """Declare the sums that means and covariance follow from."""
         if self.refresh < 1 or self.variance <= 0 or not 0 <= self.ridge <= 1:
             raise InputError("refresh must be at least 1, variance above 0, and ridge from 0 to 1.")
-        self.sums = self.declare("sums", Moments(self.head))
+        self.sums = self.declare("sums", Sums(self.head, counts=(CLASSES,), features=(CLASSES, DIM), outer=(DIM, DIM)))
 
     def derive(self) -> None:
         """Compute the inverse of the covariance (d, d) from the sums."""
@@ -88,8 +83,8 @@ class DOTA(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return zero-shot logits plus the weighted discriminant, (B, K)."""
-        masses = 1.0 + self.sums.running("counts")
-        sums = self.sums.running("features")
+        masses = 1.0 + self.sums.total("counts")
+        sums = self.sums.total("features")
         xp = namespace(sums)
         x = xp.astype(evidence.features, sums.dtype)
         near = x @ self.precision  # (B, d)
@@ -99,8 +94,9 @@ class DOTA(Adapter):
             p = xp.astype(evidence.probs, sums.dtype)
             gram = near @ x.T
             products = products + xp.tril(gram, k=-1) @ p
-            masses = masses + _before(p)
-            squares = squares + _before(2.0 * p * products + p * p * xp.linalg.diagonal(gram)[:, None])
+            masses = masses + (xp.cumulative_sum(p, axis=0) - p)
+            added = 2.0 * p * products + p * p * xp.linalg.diagonal(gram)[:, None]
+            squares = squares + (xp.cumulative_sum(added, axis=0) - added)
             self.learn_labels(evidence, evidence.probs)
         strength = xp.clip(self.rate * xp.mean(masses, axis=-1, keepdims=True), max=self.limit)
         discriminant = products / masses - 0.5 * squares / masses**2
@@ -113,7 +109,7 @@ class DOTA(Adapter):
 
     def learnt(self) -> dict[str, HostArray]:
         """Return samples per class, and the angle in degrees between its mean and its text vector (90 for no mean)."""
-        means = self.sums.total("features")
+        means = to_host(self.sums.total("features"))
         lengths = np.maximum(np.linalg.norm(means, axis=1), np.finfo(means.dtype).tiny)
         cosines = np.clip((means * to_host(self.head.class_vectors)).sum(axis=1) / lengths, -1.0, 1.0)
-        return {"samples": self.sums.total("counts"), "degrees from text": np.degrees(np.arccos(cosines))}
+        return {"samples": to_host(self.sums.total("counts")), "degrees from text": np.degrees(np.arccos(cosines))}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import log
 
-from acclimate.arrays import Array, HostArray, device, namespace, softmax_and_entropy
+from acclimate.arrays import Array, HostArray, device, namespace, softmax_and_entropy, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods import CLASSES, DIM, Adapter, Step, Sums, register
@@ -66,8 +66,9 @@ class FreeTTA(Adapter):
         """Declare the sums that means, covariance and shares follow from."""
         if self.refresh < 1 or self.decay < 0:
             raise InputError("refresh must be at least 1, and decay at least 0.")
-        sums = Sums(self.head, counts=(CLASSES,), features=(CLASSES, DIM), scatter=(DIM, DIM))
-        self.sums = self.declare("sums", sums)
+        self.sums = self.declare(
+            "sums", Sums(self.head, counts=(CLASSES,), features=(CLASSES, DIM), scatter=(DIM, DIM))
+        )
 
     def derive(self) -> None:
         """Compute the means (K, d) and the discriminant's weights (K, d) and offsets (K,) from the sums."""
@@ -105,6 +106,6 @@ class FreeTTA(Adapter):
 
     def learnt(self) -> dict[str, HostArray]:
         """Return the sum of the samples' counts by class, and the share of each class in it."""
-        counts = self.sums.total("counts")
+        counts = to_host(self.sums.total("counts"))
         mass = counts + 1.0 / len(self.head)
         return {"samples": counts, "share": mass / mass.sum()}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from acclimate.arrays import Array, HostArray, namespace
+from acclimate.arrays import Array, HostArray, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods import CLASSES, Adapter, Step, Sums, register
@@ -62,7 +62,7 @@ class Prior(Adapter):
 
     def learnt(self) -> dict[str, HostArray]:
         """Return the sum and the share of the answers per class."""
-        counts = self.answers.total("counts")
+        counts = to_host(self.answers.total("counts"))
         return {"samples": counts, "share": self._shares(counts)}
 
     def _shares(self, counts: Array) -> Array:

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from acclimate.arrays import HostArray, device, namespace, softmax_and_entropy
+from acclimate.arrays import HostArray, device, namespace, softmax_and_entropy, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import CLASSES, DIM, Adapter, Moments, Step, Tensors, register
+from acclimate.methods import CLASSES, DIM, Adapter, Step, Sums, Tensors, register
 
 SHORTEST = 1e-12  # weights shorter than this do not become unit vectors; PyTorch's default, as in the authors' code
 
@@ -61,7 +61,7 @@ class SCA(Adapter):
         """Declare the sums that the classifier follows from, and the classifier."""
         if self.batch < 1 or self.ridge <= 0 or not 0 <= self.cover <= 1:
             raise InputError("batch must be at least 1, ridge above 0, and cover from 0 to 1.")
-        self.sums = self.declare("sums", Moments(self.head))
+        self.sums = self.declare("sums", Sums(self.head, counts=(CLASSES,), features=(CLASSES, DIM), outer=(DIM, DIM)))
         self.solution = self.declare(
             "solution", Tensors(self.head, dtype="float64", inverse=(DIM, DIM), weights=(CLASSES, DIM))
         )
@@ -112,4 +112,4 @@ class SCA(Adapter):
 
     def learnt(self) -> dict[str, HostArray]:
         """Return the samples per class."""
-        return {"samples": self.sums.total("counts")}
+        return {"samples": to_host(self.sums.total("counts"))}

@@ -241,13 +241,9 @@ class Sums(Tensors):
         """Names of the sums to which something was added that does not count yet."""
         return [name for name in self.names if f"{PENDING}{name}" in self._values]
 
-    def running(self, name: str) -> Array:
+    def total(self, name: str) -> Array:
         """Return a sum with its pending terms."""
         return self[name] + self._values.get(f"{PENDING}{name}", 0.0)
-
-    def total(self, name: str) -> HostArray:
-        """Return a sum with its pending terms, on the host."""
-        return to_host(self.running(name))
 
     def add(self, **terms: Array) -> None:
         """Add terms to the sums of these names; they count after the next `settle`."""
@@ -279,21 +275,3 @@ class Sums(Tensors):
             merged = sum((total(dump, name) - before for dump in dumps), before)
             sums[name] = merged.astype(start[name].dtype)
         return sums
-
-
-class Moments(Sums):
-    """Sums of samples with soft labels, from which the means and the covariance of Gaussians follow.
-
-    They are those of the labels, "counts" (K,), of the features by label, "features" (K, d), and of the outer products
-    of the features, "outer" (d, d).
-
-    Examples:
-        >>> import numpy as np
-        >>> from acclimate import Head
-        >>> moments = Moments(Head(np.eye(2), logit_scale=1.0))
-        >>> {name: moments[name].shape for name in moments.names}
-        {'counts': (2,), 'features': (2, 2), 'outer': (2, 2)}
-    """
-
-    def __init__(self, head: Head) -> None:
-        super().__init__(head, counts=(CLASSES,), features=(CLASSES, DIM), outer=(DIM, DIM))
