@@ -9,7 +9,7 @@ import numpy as np
 
 from acclimate.arrays import Array, HostArray, log_softmax, move, namespace, to_host
 from acclimate.evidence import Evidence
-from acclimate.methods import CLASSES, DIM, Adapter, Step, Sums, Tensors, observed, register
+from acclimate.methods import CLASSES, DIM, Adapter, MergeRule, Step, Sums, Tensors, observed, register
 from acclimate.methods.two_views import (
     BETAS,
     EVEN,
@@ -92,7 +92,7 @@ class Accord(Adapter):
 
     name = "accord"
     summary = "zero-shot and Gaussians on two views of the features, believed as far as the views agree"
-    merges = "sum"
+    merges: ClassVar[MergeRule | None] = "sum"
     self_taught = True
 
     rounds: int = 2

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from math import exp
 from operator import itemgetter
+from typing import ClassVar
 
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import KEPT_VIEWS, Evidence
-from acclimate.methods import Step, register
+from acclimate.methods import Step, ViewsKind, register
 from acclimate.methods.tda import TDA
 
 Kept = tuple[float, int, Array]  # entropy, id and key of an entry
@@ -44,7 +45,7 @@ class BoostAdapter(TDA):
     name = "boost"
     summary = "TDA with confident views of each image beside the positive cache (BoostAdapter)"
     needs = frozenset({"views"})
-    views_kind = "crop"
+    views_kind: ClassVar[ViewsKind] = "crop"
 
     extra: int = 1
 

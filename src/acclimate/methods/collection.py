@@ -3,9 +3,10 @@
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from acclimate.arrays import Array, device, log_softmax, namespace, softmax_and_entropy
-from acclimate.methods.adapter import observed
+from acclimate.methods.adapter import MethodKind, observed
 from acclimate.methods.zero_shot import ZeroShot
 
 BLOCK_PAIRS = 2**23  # similarities computed at once
@@ -20,7 +21,7 @@ class Collection(ZeroShot):
     is held at once: its features (n, d), and a few arrays of responsibilities (n, K).
     """
 
-    kind = "collection"
+    kind: ClassVar[MethodKind] = "collection"
 
     @abstractmethod
     def answer_set(self, features: Array, log_probs: Array) -> Array:

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log
+from typing import ClassVar
 
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, index, log_softmax, move, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import Adapter, Cache, Change, Step, register
+from acclimate.methods import Adapter, Cache, Change, MergeRule, Step, register
 from acclimate.methods.schedule import Schedule
 
 GATHERED_NUMBERS = 2**20  # numbers that are gathered at once
@@ -47,7 +48,7 @@ class DMN(Adapter):
 
     name = "dmn"
     summary = "class prototypes made for each image from a memory of confident samples (DMN-ZS)"
-    merges = "union"
+    merges: ClassVar[MergeRule | None] = "union"
 
     memory_capacity: int = 50
     beta: float = 5.5

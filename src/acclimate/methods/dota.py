@@ -1,13 +1,14 @@
 """DOTA: a Gaussian discriminant that is learnt from the stream (Han et al., NeurIPS 2025), with a pooled covariance."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, device, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import CLASSES, DIM, Adapter, Step, Sums, register
+from acclimate.methods import CLASSES, DIM, Adapter, MergeRule, Step, Sums, register
 
 
 @register
@@ -55,7 +56,7 @@ class DOTA(Adapter):
 
     name = "dota"
     summary = "running Gaussian discriminant of the stream, soft labels, pooled covariance"
-    merges = "sum"
+    merges: ClassVar[MergeRule | None] = "sum"
 
     rate: float = 0.05
     limit: float = 3.0

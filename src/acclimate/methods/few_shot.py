@@ -10,7 +10,7 @@ from acclimate.arrays import Array, HostArray, check_integers
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
 from acclimate.files import read_snapshot
-from acclimate.methods.adapter import Adapter, ViewsKind
+from acclimate.methods.adapter import Adapter, MethodKind, ViewsKind
 from acclimate.methods.persist import build_adapter, read_head
 
 MODEL = "model"  # note of a state: fingerprint of the model that made the features
@@ -58,7 +58,7 @@ class FewShot(Adapter):
         array([0])
     """
 
-    kind = "few-shot"
+    kind: ClassVar[MethodKind] = "few-shot"
     needs = frozenset({"labels"})
     views_kind: ClassVar[ViewsKind] = "crop"  # the augmented versions that it is fitted to
 

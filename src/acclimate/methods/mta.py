@@ -1,10 +1,11 @@
 """MTA: the mode of the views of an image (Zanella and Ben Ayed, CVPR 2024)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from acclimate.arrays import Array, HostArray, namespace, softmax_and_entropy, unit_rows
 from acclimate.evidence import Evidence
-from acclimate.methods import Adapter, Step, register
+from acclimate.methods import Adapter, MergeRule, MethodKind, Step, ViewsKind, register
 
 ROUNDS = 5  # the published method's limit on iterations of either kind
 
@@ -41,10 +42,10 @@ class MTA(Adapter):
 
     name = "mta"
     summary = "mode of the views of each image (MTA)"
-    kind = "episodic"
-    merges = "union"
+    kind: ClassVar[MethodKind] = "episodic"
+    merges: ClassVar[MergeRule | None] = "union"
     needs = frozenset({"views"})
-    views_kind = "crop"
+    views_kind: ClassVar[ViewsKind] = "crop"
 
     neighbours: float = 0.3
     agreement: float = 4.0

@@ -1,13 +1,14 @@
 """OGA: Gaussians of the most confident samples (Fuchs et al., CVPR 2025 workshops)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from acclimate.arrays import HostArray, device, index, move, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import Adapter, Cache, Change, Step, register
+from acclimate.methods import Adapter, Cache, Change, MergeRule, Step, register
 from acclimate.methods.jagged import add_by_class, lay_out
 
 
@@ -47,7 +48,7 @@ class OGA(Adapter):
 
     name = "oga"
     summary = "Gaussians of the lowest-entropy samples of each class, pooled precision (OGA)"
-    merges = "union"
+    merges: ClassVar[MergeRule | None] = "union"
     answers_batches = True
 
     cache_capacity: int = 8

@@ -1,11 +1,12 @@
 """Prior: zero-shot answers without the class shares that the model believes it has seen."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from acclimate.arrays import Array, HostArray, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import CLASSES, Adapter, Step, Sums, register
+from acclimate.methods import CLASSES, Adapter, MergeRule, Step, Sums, register
 
 
 @register
@@ -37,7 +38,7 @@ class Prior(Adapter):
 
     name = "prior"
     summary = "correction of the class shares that the model has answered so far"
-    merges = "sum"
+    merges: ClassVar[MergeRule | None] = "sum"
 
     strength: float = 0.5
     smoothing: float = 10.0

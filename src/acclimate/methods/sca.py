@@ -1,11 +1,12 @@
 """SCA: a ridge classifier of the whole stream (Guan et al., NeurIPS 2025)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from acclimate.arrays import HostArray, device, namespace, softmax_and_entropy, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import CLASSES, DIM, Adapter, Step, Sums, Tensors, register
+from acclimate.methods import CLASSES, DIM, Adapter, MergeRule, Step, Sums, Tensors, register
 
 SHORTEST = 1e-12  # weights shorter than this do not become unit vectors; PyTorch's default, as in the authors' code
 
@@ -49,7 +50,7 @@ class SCA(Adapter):
 
     name = "sca"
     summary = "ridge classifier on soft labels of the whole stream (SCA)"
-    merges = "sum"
+    merges: ClassVar[MergeRule | None] = "sum"
     answers_batches = True
 
     ridge: float = 10_000.0

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 from math import log2
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from acclimate.arrays import HostArray, device, index, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import Adapter, Cache, Change, Step, register
+from acclimate.methods import Adapter, Cache, Change, MergeRule, Step, register
 from acclimate.methods.jagged import compact
 
 
@@ -66,7 +66,7 @@ class TDA(Adapter):
 
     name = "tda"
     summary = "positive and negative caches of the most useful samples of the stream"
-    merges = "union"
+    merges: ClassVar[MergeRule | None] = "union"
 
     positive: bool = True
     positive_capacity: int = 3

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import ceil
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from acclimate.methods import (
     observed,
     register,
 )
+from acclimate.methods.adapter import ViewsKind
 from acclimate.methods.jagged import add_by_class
 from acclimate.methods.schedule import Schedule
 
@@ -70,7 +72,7 @@ class TipAdapter(FewShot):
 
     name = "tip-adapter"
     summary = "a cache of labelled samples that vote for their classes (Tip-Adapter)"
-    views_kind = "large-crop"
+    views_kind: ClassVar[ViewsKind] = "large-crop"
 
     alpha: float = 1.17
     beta: float = 1.0

@@ -1,10 +1,11 @@
 """ZERO: the most confident views of an image vote (Farina et al., NeurIPS 2024)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from acclimate.arrays import Array, HostArray, device, namespace
 from acclimate.evidence import Evidence
-from acclimate.methods import Adapter, Step, register
+from acclimate.methods import Adapter, MergeRule, MethodKind, Step, ViewsKind, register
 
 
 @register
@@ -29,10 +30,10 @@ class Zero(Adapter):
 
     name = "zero"
     summary = "vote of the most confident views of each image (ZERO)"
-    kind = "episodic"
-    merges = "union"
+    kind: ClassVar[MethodKind] = "episodic"
+    merges: ClassVar[MergeRule | None] = "union"
     needs = frozenset({"views"})
-    views_kind = "crop"
+    views_kind: ClassVar[ViewsKind] = "crop"
 
     voters: float = 0.3
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from acclimate.arrays import HostArray
 from acclimate.evidence import Evidence
-from acclimate.methods import Adapter, MethodKind, Step, register
+from acclimate.methods import Adapter, MergeRule, MethodKind, Step, register
 
 
 @register
@@ -23,7 +23,7 @@ class ZeroShot(Adapter):
     name = "zero-shot"
     summary = "the model's own answer; nothing is learnt"
     kind: ClassVar[MethodKind] = "episodic"
-    merges = "union"
+    merges: ClassVar[MergeRule | None] = "union"
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return the logits of the evidence."""

@@ -1,9 +1,10 @@
 """DiffTPT: test-time prompt tuning with generated views (Feng et al., ICCV 2023)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from acclimate.errors import InputError
-from acclimate.methods import register
+from acclimate.methods import ViewsKind, register
 from acclimate.methods.gradient.prompt import Tensor
 from acclimate.methods.gradient.tpt import TPT
 
@@ -33,7 +34,7 @@ class DiffTPT(TPT):
 
     name = "difftpt"
     summary = "TPT on augmented and generated views, filtered by similarity"
-    views_kind = "diffusion"
+    views_kind: ClassVar[ViewsKind] = "diffusion"
 
     similar: float = 0.8
     confident: float = 0.3

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from math import log
+from typing import ClassVar
 
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import Step, register
+from acclimate.methods import MergeRule, MethodKind, Step, register
 from acclimate.methods.gradient.prompt import PromptMethod, Tensor, descend
 
 
@@ -37,8 +38,8 @@ class TPT(PromptMethod):
 
     name = "tpt"
     summary = "prompt tuned to the views of each image by one gradient step"
-    kind = "episodic"
-    merges = "union"
+    kind: ClassVar[MethodKind] = "episodic"
+    merges: ClassVar[MergeRule | None] = "union"
     needs = frozenset({"views", "text"})
 
     context: str = "a photo of a"
