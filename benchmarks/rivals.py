@@ -59,7 +59,7 @@ RIVALS = {
         reference.NaiveBCA,
     ),
     "dota": Rival(
-        "variance 0.002, limit 3, rate 0.05, inverse every 16 samples",
+        "variance 0.002, limit 3, rate 0.05, inverse every 1 to 32 samples",
         "configs/vit/eurosat.yaml, skylineeeeen/DOTA",
         reference.PublishedDOTA,
         most=100,

@@ -117,7 +117,7 @@ class Naive:
 class NaiveDOTA(Naive):
     """Means of all samples so far, and the pooled covariance of those before the last refresh."""
 
-    def __init__(self, W, scale, bias=0.0, rate=0.05, limit=3.0, variance=0.002, ridge=1e-4, refresh=16):
+    def __init__(self, W, scale, bias=0.0, rate=0.05, limit=3.0, variance=0.002, ridge=1e-4, refresh=32):
         super().__init__(W, scale, bias)
         self.rate = rate
         self.limit = limit
@@ -126,10 +126,17 @@ class NaiveDOTA(Naive):
         self.refresh = refresh
         self.samples = []
         self.precision = None
+        self.due = 0
 
     def answer(self, f, z, p):
-        if len(self.samples) % self.refresh == 0:
+        seen = len(self.samples)
+        if seen == self.due:
             self.precision = self.inverse()
+            step = 1
+            while 32 * step <= seen and step < self.refresh:
+                step *= 2
+            step = min(step, self.refresh)
+            self.due = (seen // step + 1) * step
         c, mu = self.means()
         g = np.array([f @ self.precision @ m - m @ self.precision @ m / 2 for m in mu])
         self.samples.append((f, p))

@@ -21,7 +21,8 @@ class DOTA(Adapter):
     `g_k = x^T L mu_k - mu_k^T L mu_k / 2`, `L = ((1 - ridge) S + ridge I)^-1`. The answer is
     `z + min(rate * mean c_k, limit) * g`: the more was seen, the more it counts.
 
-    Every sample meets the means of all samples before it. L changes every `refresh` samples of the stream and counts
+    Every sample meets the means of all samples before it. L changes with each of the first 32 samples of the stream,
+    then every 2, 4, ... samples, twice as rarely when twice as many were seen, and at least every `refresh`. It counts
     only for the samples that follow, so that answers do not depend on batches.
 
     Args:
@@ -29,7 +30,7 @@ class DOTA(Adapter):
         limit: largest weight of the discriminant.
         variance: variance of every feature before anything was seen.
         ridge: share of the identity in the covariance.
-        refresh: samples from one refresh of the covariance to the next.
+        refresh: samples from one refresh of the covariance to the next, at most.
         rounds: rounds of the second pass (`acclimate.refine`), each of which learns from the answers of the one before.
 
     Note:
@@ -62,7 +63,7 @@ class DOTA(Adapter):
     limit: float = 3.0
     variance: float = 0.002
     ridge: float = 1e-4
-    refresh: int = 16
+    refresh: int = 32
     rounds: int = 2
 
     def setup(self) -> None:
@@ -70,6 +71,11 @@ class DOTA(Adapter):
         if self.refresh < 1 or self.variance <= 0 or not 0 <= self.ridge <= 1:
             raise InputError("refresh must be at least 1, variance above 0, and ridge from 0 to 1.")
         self.sums = self.declare("sums", Sums(self.head, counts=(CLASSES,), features=(CLASSES, DIM), outer=(DIM, DIM)))
+
+    def settles_at(self, seen: int) -> int:
+        """Return the next position where the inverse changes, the more rarely the more was seen."""
+        step = min(self.refresh, 2 ** max(0, (seen // 16).bit_length() - 1))
+        return (seen // step + 1) * step
 
     def derive(self) -> None:
         """Compute the inverse of the covariance (d, d) from the sums."""
