@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate import create, list_methods, refine
-from acclimate.bench.board import COLUMNS, METRICS, Board, how_answered, published
+from acclimate.bench.board import COLUMNS, METRICS, Board, how_answered
 from acclimate.bench.leaderboard import (
     DEFAULT_SHAPES,
     add_to_board,
@@ -29,6 +29,7 @@ from acclimate.bench.scoring import expected_calibration_error, squared_errors
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.methods import Adapter, find_method
+from acclimate.methods.registry import own_methods
 from acclimate.stream import write_stream
 
 VARIANTS = (Variant("tda"), Variant("dota"))
@@ -382,20 +383,10 @@ def test_the_words_for_how_a_method_answers():
     assert how_answered(own, {}, "set") == "by a second pass of its own"
 
 
-def test_the_place_of_publication_is_read_in_the_note():
-    noted = type("Noted", (Adapter,), {})
-    noted.__doc__ = """A method.
-
-    Note:
-        It is fast. The settings are those of the
-        paper's Table 2. Others differ.
-
-    Examples:
-        >>> 1
-    """
-    assert published(noted) == "The settings are those of the paper's Table 2."
-    noted.__doc__ = "A method whose settings nobody published."
-    assert published(noted) == ""
+def test_methods_of_the_board_say_where_their_settings_are_published():
+    for method in own_methods():
+        if method.kind in ("online", "collection") and not method.needs:
+            assert method.published, method.name
 
 
 def test_texts(tmp_path):

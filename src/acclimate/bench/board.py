@@ -5,9 +5,7 @@ run, and leaderboard.json says what was run, on which files, and how each method
 """
 
 import csv
-import inspect
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -192,7 +190,7 @@ class Board:
             "settings": json.loads(json.dumps(variant.config)),
             "online": None if method.kind == "collection" else how_answered(method, variant.config, "online"),
             "set": how_answered(method, variant.config, "set") if again else None,
-            "published": published(method),
+            "published": method.published,
         }
         known = self.methods.setdefault(variant.title, described)
         if known["settings"] != described["settings"]:
@@ -269,21 +267,6 @@ def how_answered(method: type[Adapter], settings: Mapping[str, Any], answered: A
     if rounds := settings.get("rounds", 0):
         return f"learnt anew in {rounds} round{'s' if rounds > 1 else ''}"
     return "frozen and read once more" if method.refined is Adapter.refined else "by a second pass of its own"
-
-
-def published(method: type[Adapter]) -> str:
-    """Return where the settings of a method are published; "" if it does not say so.
-
-    That is its attribute `published`, or else the first sentence of the Note in its docstring that is about settings.
-
-    Examples:
-        >>> from acclimate import TDA
-        >>> published(type("Mine", (TDA,), {"published": "Table 3 of the paper."}))
-        'Table 3 of the paper.'
-    """
-    note = " ".join(f"{inspect.getdoc(method)}".partition("\nNote:\n")[2].partition("\n\nExamples:")[0].split())
-    about = [each for each in re.split(r"(?<=\.) (?=[A-Z])", note) if re.search(r"\b([Ss]ettings?|defaults?)\b", each)]
-    return getattr(method, "published", "") or (about[0] if about else "")
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:

@@ -226,7 +226,7 @@ def write_board(board: Board, folder: Path) -> dict[str, list[tuple[str, ...]]]:
         for title, table in tables.items():
             parts += [f"### {heading}: {title.lower()}", markdown_table(*make(table))]
     settings = [
-        f"**{title}**: {settings_text(each['settings'])}. {each['published']}".rstrip()
+        f"**{title}**: {settings_text(each['settings'])}" + (f" ({each['published']})." if each["published"] else ".")
         for title, each in sorted(board.methods.items())
     ]
     parts += ["## Settings", *markdown_list(settings)]

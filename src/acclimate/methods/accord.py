@@ -92,6 +92,7 @@ class Accord(Adapter):
 
     name = "accord"
     summary = "zero-shot and Gaussians on two views of the features, believed as far as the views agree"
+    published = "this library; its constants were chosen on the marked streams"
     merges: ClassVar[MergeRule | None] = "sum"
     self_taught = True
 

@@ -88,6 +88,7 @@ class Adapter(ABC):
     Attributes:
         name: the name of the method, for `create` and the command line.
         summary: one line on what it does.
+        published: where its default settings are published; "" if it does not say so.
         kind: "online" (learns from every sample), "collection" (answers a set of samples with `refine`, and single ones
             zero-shot), "episodic" (answers every sample by itself) or "few-shot" (is fitted to labelled samples).
         merges: how states merge: "union", "sum", or None if they cannot.
@@ -121,6 +122,7 @@ class Adapter(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    published: ClassVar[str] = ""
     kind: ClassVar[MethodKind] = "online"
     merges: ClassVar[MergeRule | None] = None
     self_taught: ClassVar[bool] = False

@@ -50,6 +50,7 @@ class BCA(Adapter):
 
     name = "bca"
     summary = "running class vectors and running priors of what each of them means (BCA)"
+    published = "as TTABC (configs/algorithms.py) takes them from the authors' code, the same for all data"
 
     prototype_weight: float = 20_000.0
     prototype_threshold: float = 0.05

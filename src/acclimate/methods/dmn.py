@@ -48,6 +48,7 @@ class DMN(Adapter):
 
     name = "dmn"
     summary = "class prototypes made for each image from a memory of confident samples (DMN-ZS)"
+    published = "authors' code (YBZh/DMN), but for the weight of the memory, which they search with the labels"
     merges: ClassVar[MergeRule | None] = "union"
 
     memory_capacity: int = 50

@@ -56,6 +56,7 @@ class FreeTTA(Adapter):
 
     name = "free-tta"
     summary = "online EM of Gaussians that start at the text, pooled covariance, class shares (FreeTTA)"
+    published = "paper (arXiv 2507.06973), but for half its weight and entropies relative to log K; no code was found"
 
     weight: float = 0.1
     decay: float = 4.5

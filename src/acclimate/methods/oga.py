@@ -48,6 +48,7 @@ class OGA(Adapter):
 
     name = "oga"
     summary = "Gaussians of the lowest-entropy samples of each class, pooled precision (OGA)"
+    published = "paper, and defaults of the authors' code (cfuchs2023/OGA, main.py), the same for all data"
     merges: ClassVar[MergeRule | None] = "union"
     answers_batches = True
 

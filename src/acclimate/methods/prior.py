@@ -38,6 +38,7 @@ class Prior(Adapter):
 
     name = "prior"
     summary = "correction of the class shares that the model has answered so far"
+    published = "this library"
     merges: ClassVar[MergeRule | None] = "sum"
 
     strength: float = 0.5

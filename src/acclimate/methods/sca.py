@@ -50,6 +50,7 @@ class SCA(Adapter):
 
     name = "sca"
     summary = "ridge classifier on soft labels of the whole stream (SCA)"
+    published = "paper (order, weight of the entropies), and a public port of the authors' code (Yuqin-G/SCA)"
     merges: ClassVar[MergeRule | None] = "sum"
     answers_batches = True
 

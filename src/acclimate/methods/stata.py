@@ -46,6 +46,7 @@ class StatA(Collection):
 
     name = "stata"
     summary = "Gaussian mixture of a set, with means and variances anchored at the text (StatA)"
+    published = "paper, the same for all data; what is our reading is in the guide"
 
     alpha: float = 1.0
     neighbours: int = 3

@@ -66,6 +66,7 @@ class TDA(Adapter):
 
     name = "tda"
     summary = "positive and negative caches of the most useful samples of the stream"
+    published = "paper and authors' code (kdiAAA/TDA), the paper's one setting for all data"
     merges: ClassVar[MergeRule | None] = "union"
 
     positive: bool = True

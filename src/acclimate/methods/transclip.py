@@ -42,6 +42,7 @@ class TransCLIP(Collection):
 
     name = "transclip"
     summary = "Gaussian mixture of a set, whose labels are held to the text and to their neighbours' (TransCLIP-ZS)"
+    published = "paper, the same for all data; what is our reading is in the guide"
 
     text_weight: float = 1.0
     neighbours: int = 3

@@ -47,6 +47,7 @@ class ZLaP(Collection):
 
     name = "zlap"
     summary = "label propagation over a graph of texts and images (ZLaP)"
+    published = "paper and the authors' README, the same for all data"
 
     neighbours: int = 5
     gamma: float = 5.0
