@@ -1,5 +1,7 @@
 """The help of every command: nothing of what was written is lost, and a terminal of 80 columns shows it."""
 
+import re
+
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -44,3 +46,16 @@ def test_the_text_has_most_of_the_width(monkeypatch):
     for path in (["bench"], ["classify"]):
         lines = [line for line in shown(path, monkeypatch).splitlines() if line.startswith(" " * 30)]
         assert sum(map(len, lines)) / len(lines) > 60
+
+
+def test_commands_and_options_come_in_panels(monkeypatch):
+    """A reader finds the command for a folder of images first, and the few options that it needs."""
+    pages = [shown(path, monkeypatch) for path in ([], ["classify"])]
+    panels = [dict(re.findall(r"^(\w.*):\n((?:  .*\n?)+)", page, re.MULTILINE)) for page in pages]
+    assert [*panels[0]] == [
+        "Options", "Your images", "Methods and benchmarks", "Models and installation", "Service and cluster",
+    ]  # fmt: skip
+    assert "classify" in panels[0]["Your images"]
+    assert [*panels[1]] == ["Arguments", "Options", "Answers", "Output", "Adapting", "Reading", "Speed"]
+    first = re.findall(r"^  (?:-\w, )?--([\w-]+)", panels[1]["Options"], re.MULTILINE)
+    assert first == ["labels", "model", "out", "report", "sort-into", "none-of-these", "help"]

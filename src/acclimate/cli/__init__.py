@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Callable
 
 import typer
 
@@ -23,7 +24,7 @@ from acclimate.cli import (
     state,
     tables,
 )
-from acclimate.cli.console import CommandGroup, say
+from acclimate.cli.console import Command, CommandGroup, say
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -33,6 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # help without boxes, which leave few columns for the text and read [brackets] as markup
     context_settings={
         "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
         # Both spellings are accepted: --batch-size and --batch_size.
         "token_normalize_func": lambda name: name.replace("_", "-"),
     },
@@ -51,35 +53,42 @@ def _show_version(value: bool) -> None:
 def options(
     version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
 ) -> None:
-    """Zero-shot image classification that adapts to your images."""
+    """Zero-shot image classification that adapts to your images.
+
+    To begin: acclimate classify FOLDER --labels "cat, dog, horse" --report out.html
+    """
 
 
-for command in (
-    classify.classify,
-    correct.correct,
-    classify.sort,
-    fit.fit,
-    embed.embed,
-    generate.generate,
-    run.run,
-    bench.bench,
-    reproduce.reproduce,
-    leaderboard.leaderboard,
-    few_shot.few_shot,
-    tables.tables,
-    catalogue.convert,
-    catalogue.models,
-    catalogue.methods,
-    catalogue.doctor,
-    demo.demo,
-):
-    app.command()(command)
 cluster = typer.Typer(cls=CommandGroup, help="The same work on many machines, with Ray.", no_args_is_help=True)
-cluster.command("classify")(classify.cluster_classify)
-app.command(context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(serve.serve)
-app.add_typer(state.state, name="state")
-app.add_typer(data.data, name="data")
-app.add_typer(cluster, name="cluster")
+cluster.command("classify", cls=Command)(classify.cluster_classify)
+
+IMAGES = "Your images"
+METHODS = "Methods and benchmarks"
+MODELS = "Models and installation"
+SERVICE = "Service and cluster"
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    IMAGES: (demo.demo, classify.classify, classify.sort, correct.correct, fit.fit),
+    METHODS: (
+        catalogue.methods,
+        embed.embed,
+        run.run,
+        leaderboard.leaderboard,
+        bench.bench,
+        reproduce.reproduce,
+        few_shot.few_shot,
+        tables.tables,
+        generate.generate,
+    ),
+    MODELS: (catalogue.models, catalogue.convert, catalogue.doctor),
+}
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        app.command(cls=Command, rich_help_panel=panel)(command)
+serving = {"auto_envvar_prefix": "ACCLIMATE_SERVE"}
+app.command(cls=Command, rich_help_panel=SERVICE, context_settings=serving)(serve.serve)
+app.add_typer(state.state, name="state", rich_help_panel=IMAGES)
+app.add_typer(data.data, name="data", rich_help_panel=METHODS)
+app.add_typer(cluster, name="cluster", rich_help_panel=SERVICE)
 
 
 def main() -> None:

@@ -29,6 +29,13 @@ MODEL_HELP = (
     "bundled (reads English labels only), onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
 )
 
+# Sections of a command's help; options without one come first
+ANSWERS = "Answers"
+OUTPUT = "Output"
+ADAPTING = "Adapting"
+READING = "Reading"
+SPEED = "Speed"
+
 
 def _limit_pixels(pixels: int) -> int:
     from acclimate.images.opening import limit_pixels
@@ -55,9 +62,13 @@ Source = Annotated[
     ),
 ]
 Order = Annotated[
-    str, typer.Option(help="path (as listed), seed:N to shuffle, or auto: shuffled where folders are classes.")
+    str,
+    typer.Option(
+        help="path (as listed), seed:N to shuffle, or auto: shuffled where folders are classes.",
+        rich_help_panel=READING,
+    ),
 ]
-Fps = Annotated[float, typer.Option(help="Frames per second to take from videos.")]
+Fps = Annotated[float, typer.Option(help="Frames per second to take from videos.", rich_help_panel=READING)]
 MaxPixels = Annotated[
     int,
     typer.Option(
@@ -65,6 +76,7 @@ MaxPixels = Annotated[
         min=1_000_000,
         show_default="179 million",
         callback=_limit_pixels,  # the limit holds as soon as the option is parsed
+        rich_help_panel=READING,
     ),
 ]
 LABELS_HELP = (
@@ -81,48 +93,74 @@ Templates = Annotated[
         "--prompts",
         help="A prompt with {}, the name of a set, a file of prompts (.txt, .json) or learned:FILE; repeatable.",
         show_default="single",
+        rich_help_panel=ANSWERS,
     ),
 ]
 Views = Annotated[
     int,
-    typer.Option(help="Views per image: the image itself and augmented versions; TDA's authors use 64.", min=1),
+    typer.Option(
+        help="Views per image: the image itself and augmented versions; TDA's authors use 64.",
+        min=1,
+        rich_help_panel=ADAPTING,
+    ),
 ]
 ViewsKind = Annotated[
     Literal["augmix", "crop", "large-crop", "diffusion"] | None,
     typer.Option(
         help="Crops with AugMix, crops, crops of at least half of the image, or crops and generated images.",
         show_default="that of the method's authors",
+        rich_help_panel=ADAPTING,
     ),
 ]
 Generated = Annotated[
     str | None,
-    typer.Option(help="For diffusion views: a folder made by `acclimate generate`, or diffusers:MODEL."),
+    typer.Option(
+        help="For diffusion views: a folder made by `acclimate generate`, or diffusers:MODEL.", rich_help_panel=ADAPTING
+    ),
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option(help="Images encoded at once, counting views.", min=1, show_default="32, on a GPU 256"),
+    typer.Option(
+        help="Images encoded at once, counting views.", min=1, show_default="32, on a GPU 256", rich_help_panel=SPEED
+    ),
 ]
 Workers = Annotated[
-    int | None, typer.Option(help="Threads that read images; for a GPU, processes.", min=1, show_default="by cores")
+    int | None,
+    typer.Option(
+        help="Threads that read images; for a GPU, processes.", min=1, show_default="by cores", rich_help_panel=SPEED
+    ),
 ]
-Device = Annotated[str, typer.Option(help="Where the model runs: auto, cpu, cuda, cuda:1, mps.")]
+Device = Annotated[str, typer.Option(help="Where the model runs: auto, cpu, cuda, cuda:1, mps.", rich_help_panel=SPEED)]
 Precision = Annotated[
     Literal["auto", "float32", "float16", "bfloat16"],
-    typer.Option(help="Of a PyTorch model's image tower; auto is float16 on a CUDA GPU, float32 elsewhere."),
+    typer.Option(
+        help="Of a PyTorch model's image tower; auto is float16 on a CUDA GPU, float32 elsewhere.",
+        rich_help_panel=SPEED,
+    ),
 ]
 Compile = Annotated[
-    bool, typer.Option("--compile", help="Compile a PyTorch model's image tower; only for very long runs.")
+    bool,
+    typer.Option(
+        "--compile", help="Compile a PyTorch model's image tower; only for very long runs.", rich_help_panel=SPEED
+    ),
 ]
 Decoder = Annotated[
     Literal["auto", "pillow", "nvjpeg"],
     typer.Option(
-        help="Of JPEGs: nvjpeg on the GPU, or pillow, the same pixels everywhere; auto is nvjpeg where there is one."
+        help="Of JPEGs: nvjpeg on the GPU, or pillow, the same pixels everywhere; auto is nvjpeg where there is one.",
+        rich_help_panel=SPEED,
     ),
 ]
 
 # Methods and states
-Method = Annotated[str | None, typer.Option(help="How to adapt; see `acclimate methods`.", show_default=DEFAULT_METHOD)]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method, KEY=VALUE; repeatable.")]
+Method = Annotated[
+    str | None,
+    typer.Option(help="How to adapt; see `acclimate methods`.", show_default=DEFAULT_METHOD, rich_help_panel=ADAPTING),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A setting of the method, KEY=VALUE; repeatable.", rich_help_panel=ADAPTING),
+]
 SweptSettings = Annotated[
     list[str] | None,
     typer.Option(
@@ -135,30 +173,48 @@ Plugins = Annotated[
         "--plugin",
         callback=_load_plugins,
         help="A Python file with methods of your own (@acclimate.register); repeatable.",
+        rich_help_panel=ADAPTING,
     ),
 ]
 Fitted = Annotated[
-    Path | None, typer.Option(help="A file of `acclimate fit`, which has the method, its settings and the labels.")
+    Path | None,
+    typer.Option(
+        help="A file of `acclimate fit`, which has the method, its settings and the labels.", rich_help_panel=ADAPTING
+    ),
 ]
 Origin = Annotated[
-    str | None, typer.Option(help="Name of this stream in merged states.", show_default="stem of --state")
+    str | None,
+    typer.Option(
+        help="Name of this stream in merged states.", show_default="stem of --state", rich_help_panel=ADAPTING
+    ),
 ]
-Freeze = Annotated[bool, typer.Option("--freeze", help="Answer from the state without learning.")]
+Freeze = Annotated[
+    bool, typer.Option("--freeze", help="Answer from the state without learning.", rich_help_panel=ADAPTING)
+]
 PASSES_HELP = "2 to answer once more at the end, from everything seen; 1 for online only."
 SkipDuplicates = Annotated[
     bool | None,
-    typer.Option(help="Do not learn from near-duplicates of the last images.", show_default="for videos and --follow"),
+    typer.Option(
+        help="Do not learn from near-duplicates of the last images.",
+        show_default="for videos and --follow",
+        rich_help_panel=ADAPTING,
+    ),
 ]
 
 # Answers and results
-TopK = Annotated[int, typer.Option(help="Number of labels in a row.", min=1)]
+TopK = Annotated[int, typer.Option(help="Number of labels in a row.", min=1, rich_help_panel=ANSWERS)]
 Unsure = Annotated[
-    float, typer.Option(help="Mark answers with a lower score as unsure.", min=0, max=1, show_default=False)
+    float,
+    typer.Option(
+        help="Mark answers with a lower score as unsure.", min=0, max=1, show_default=False, rich_help_panel=ANSWERS
+    ),
 ]
 NoneOfThese = Annotated[
     bool, typer.Option("--none-of-these", help="Recognise images that belong to no label, and learn nothing there.")
 ]
-CheckpointEvery = Annotated[float, typer.Option(help="Seconds between two checkpoints of --out.", min=0)]
+CheckpointEvery = Annotated[
+    float, typer.Option(help="Seconds between two checkpoints of --out.", min=0, rich_help_panel=OUTPUT)
+]
 
 # Clusters
 Address = Annotated[
@@ -169,11 +225,14 @@ Address = Annotated[
         show_default="a Ray on this machine alone, which ends with the command",
     ),
 ]
-Cpus = Annotated[float, typer.Option(help="CPUs per encoder.", min=0)]
+Cpus = Annotated[float, typer.Option(help="CPUs per encoder.", min=0, rich_help_panel=SPEED)]
 Gpus = Annotated[
     float | None,
     typer.Option(
-        help="GPUs per encoder, such as 1 or 0.5.", min=0, show_default="1 for a PyTorch model if there are GPUs"
+        help="GPUs per encoder, such as 1 or 0.5.",
+        min=0,
+        show_default="1 for a PyTorch model if there are GPUs",
+        rich_help_panel=SPEED,
     ),
 ]
 

@@ -59,51 +59,87 @@ def classify(
     labels: arguments.LabelsUnlessFitted = None,
     model: arguments.Model = arguments.DEFAULT_MODEL,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Results: .csv, .jsonl or .parquet.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
+    sort_into: Annotated[
+        Path | None, typer.Option(help="At the end, sort the images into this folder, one subfolder per answer.")
+    ] = None,
+    none_of_these: arguments.NoneOfThese = False,
+    # answers
+    template: arguments.Templates = None,
+    top_k: arguments.TopK = 3,
+    unsure: arguments.Unsure = 0.0,
+    truth: Annotated[
+        Path | None,
+        typer.Option(
+            help="True labels, to say how many answers are right: .csv, .txt or .jsonl with file and label.",
+            rich_help_panel=arguments.ANSWERS,
+        ),
+    ] = None,
+    # output
+    sort_how: Annotated[
+        Literal["copy", "link", "move"],
+        typer.Option(help="How --sort-into puts the images there.", rich_help_panel=arguments.OUTPUT),
+    ] = "copy",
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue --out: with what an interrupted run left, and with new images.",
+            rich_help_panel=arguments.OUTPUT,
+        ),
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace --out if it exists.", rich_help_panel=arguments.OUTPUT)
+    ] = False,
+    checkpoint_every: arguments.CheckpointEvery = 10.0,
+    # adapting
     method: arguments.Method = None,
     setting: arguments.Settings = None,
     plugin: arguments.Plugins = None,
     fitted: arguments.Fitted = None,
-    template: arguments.Templates = None,
+    passes: Annotated[
+        int | None,
+        typer.Option(
+            help=arguments.PASSES_HELP,
+            min=1,
+            max=2,
+            show_default="2, with --follow 1",
+            rich_help_panel=arguments.ADAPTING,
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Start from this state if it exists, and write it back.", rich_help_panel=arguments.ADAPTING),
+    ] = None,
+    origin: arguments.Origin = None,
+    freeze: arguments.Freeze = False,
+    skip_duplicates: arguments.SkipDuplicates = None,
     views: arguments.Views = 1,
     views_kind: arguments.ViewsKind = None,
     generated: arguments.Generated = None,
-    top_k: arguments.TopK = 3,
-    unsure: arguments.Unsure = 0.0,
-    none_of_these: arguments.NoneOfThese = False,
+    # reading
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow",
+            help="Go on with images as they arrive in the folder, until Ctrl-C.",
+            rich_help_panel=arguments.READING,
+        ),
+    ] = False,
     order: arguments.Order = "auto",
     fps: arguments.Fps = 1.0,
     max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
-    skip_duplicates: arguments.SkipDuplicates = None,
-    passes: Annotated[
-        int | None, typer.Option(help=arguments.PASSES_HELP, min=1, max=2, show_default="2, with --follow 1")
-    ] = None,
-    state: Annotated[Path | None, typer.Option(help="Start from this state if it exists, and write it back.")] = None,
-    origin: arguments.Origin = None,
-    freeze: arguments.Freeze = False,
-    truth: Annotated[
-        Path | None,
-        typer.Option(help="True labels, to say how many answers are right: .csv, .txt or .jsonl with file and label."),
-    ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with images as they arrive in the folder, until Ctrl-C.")
-    ] = False,
-    sort_into: Annotated[
-        Path | None, typer.Option(help="At the end, sort the images into this folder, one subfolder per answer.")
-    ] = None,
-    sort_how: Annotated[Literal["copy", "link", "move"], typer.Option(help="How to sort them.")] = "copy",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue --out: with what an interrupted run left, and with new images.")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it exists.")] = False,
-    on_error: Annotated[Literal["skip", "fail"], typer.Option(help="Skip or stop at unreadable images.")] = "skip",
+    on_error: Annotated[
+        Literal["skip", "fail"],
+        typer.Option(help="Skip or stop at unreadable images.", rich_help_panel=arguments.READING),
+    ] = "skip",
+    # speed
     batch_size: arguments.BatchSize = None,
     workers: arguments.Workers = None,
     device: arguments.Device = "auto",
     precision: arguments.Precision = "auto",
     compile: arguments.Compile = False,
     decoder: arguments.Decoder = "auto",
-    checkpoint_every: arguments.CheckpointEvery = 10.0,
 ) -> None:
     """Classify images into any labels, adapting to the images on the way.
 
@@ -324,7 +360,14 @@ def cluster_classify(
         str | None, typer.Option(help="Start from this state if it exists, and write it at the end: a path or URL.")
     ] = None,
     passes: Annotated[
-        int | None, typer.Option(help=arguments.PASSES_HELP, min=1, max=2, show_default="2, merged 1")
+        int | None,
+        typer.Option(
+            help=arguments.PASSES_HELP,
+            min=1,
+            max=2,
+            show_default="2, merged 1",
+            rich_help_panel=arguments.ADAPTING,
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue what an interrupted run left in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,

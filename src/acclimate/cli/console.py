@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from acclimate.errors import AcclimateError, RunError, count, printable, reason
 
@@ -54,10 +54,32 @@ class CommandGroup(TyperGroup):
             raise typer.Exit(1) from error
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands, each with the whole first sentence of its help, which would else be cut to one line."""
-        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.get_short_help_str(500)) for name, command in commands if command])
+        """List the commands by panel, each with the whole first sentence of its help, which would else be cut."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            panel = command.rich_help_panel or "Commands"
+            panels.setdefault(panel, []).append((name, command.get_short_help_str(500)))
+        _write_panels(panels, formatter)
+
+
+class Command(TyperCommand):
+    """A command whose help has its options in panels; those without a panel come first."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """List arguments and options by panel."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            kind = f"{parameter.param_type_name.capitalize()}s"
+            if record := parameter.get_help_record(ctx):
+                panels.setdefault(getattr(parameter, "rich_help_panel", None) or kind, []).append(record)
+        _write_panels(panels, formatter)
+
+
+def _write_panels(panels: dict[str, list[tuple[str, str]]], formatter: Any) -> None:
+    for name, records in panels.items():
+        with formatter.section(name):
+            formatter.write_dl(records)
 
 
 @contextmanager
