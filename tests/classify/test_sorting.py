@@ -58,6 +58,25 @@ def test_images_go_to_a_folder_per_answer_and_come_back(results, tmp_path, how):
     assert read_results(results) == rows
 
 
+@pytest.mark.parametrize("how", ["copy", "link", "move"])
+def test_undo_finds_what_was_put_into_another_folder(results, tmp_path, how):
+    before = files_below(tmp_path / "photos")
+    sort_images(results, tmp_path / "sorted", how)
+    (tmp_path / "sorted/fox").mkdir()
+    (tmp_path / "sorted/AC_DC/2.jpg").rename(tmp_path / "sorted/fox/2.jpg")  # a folder of one's own
+    (tmp_path / "sorted/cat/1.jpg").rename(tmp_path / "sorted/fox/1.jpg")
+    (tmp_path / "sorted/unsure/3.jpg").rename(tmp_path / "sorted/fox/renamed.jpg")
+    left = [] if how != "move" else [str(tmp_path / "sorted/unsure/3.jpg")]  # nobody knows whose image that is
+    assert unsort_images(results) == (4 - len(left), left)
+    if how != "move":
+        (tmp_path / "sorted/fox/renamed.jpg").unlink()
+        (tmp_path / "sorted/fox").rmdir()
+        (tmp_path / "sorted").rmdir()
+        assert files_below(tmp_path / "photos") == before
+    else:
+        assert files_below(tmp_path / "sorted") == {"fox/renamed.jpg": b"image 3"}
+
+
 def test_results_of_an_earlier_version_are_sorted(results, tmp_path):
     if results.suffix != ".csv":
         pytest.skip("one format will do")

@@ -32,7 +32,7 @@ def test_several_paths_and_folders(invoke, model, here):
     (here / "more/raw.cr2").touch()
     result = invoke("classify", "b.png", "a.png", "more/", "b.png", *model)
     assert files_of(result.stdout) == ["b.png", "a.png", "more/c.png"]
-    assert "note: skipped 1 .cr2." in result.stderr
+    assert "note: skipped 1 .cr2 (camera raw, which is not read: export JPEGs)." in result.stderr
     assert "3 images classified" in result.stderr
     result = invoke("classify", "a.png", *model, "dog", "bird", exit_code=2)
     assert "no file or folder at dog, bird; if these are labels, write them all in one argument" in result.stderr

@@ -138,7 +138,7 @@ def test_images_of_a_command(here, capsys):
 
     listed = list_images(["photos"])
     assert [sample.label for sample in listed] == ["cat", "cat", "dog", "dog"]
-    assert capsys.readouterr().err == "note: skipped 1 .cr2.\n"
+    assert capsys.readouterr().err == "note: skipped 1 .cr2 (camera raw, which is not read: export JPEGs).\n"
     assert listed_as("auto", ["monday", "cat"]) == names(listed)
     assert "shuffled" not in capsys.readouterr().err
     assert listed_as("auto", ["dog", "cat"]) == names(order_samples(listed, "seed:0")) != names(listed)

@@ -9,7 +9,9 @@ import filecmp
 import re
 import shutil
 from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 from typing import Literal
 
@@ -76,15 +78,19 @@ def moved_images(results: Path) -> int:
 
 
 def unsort_images(results: Path) -> tuple[int, list[str]]:
-    """Undo `sort_images`; returns the number of images taken back, and those left because they are not as they were."""
+    """Undo `sort_images`; returns the number of images taken back, and those left because they are not as they were.
+
+    An image that was put into another subfolder since is found by its name there.
+    """
     records = read_results(results)
     left = []
     there = [each for each in records if each["sorted_to"]]
+    placed = {Path(each["sorted_to"]) for each in there}
     if there and not any(Path(each[name]).exists() for each in there for name in ("file", "sorted_to")):
         raise InputError(f"no image is where {results} says; undo from the folder in which they were sorted.")
     for record in there:
         source = Path(record["file"])
-        target = Path(record["sorted_to"])
+        target = _put_elsewhere(Path(record["sorted_to"]), source, placed)
         try:
             if _is_made_of(target, source):
                 target.unlink()
@@ -97,10 +103,10 @@ def unsort_images(results: Path) -> tuple[int, list[str]]:
         except OSError as error:
             left.append(f"{target} ({reason(error)})")
             continue
-        record["sorted_to"] = None
-        for folder in (target.parent, target.parent.parent):
-            with suppress(OSError):  # it has other files
+        for folder in (Path(record["sorted_to"]).parent, target.parent, target.parent.parent):
+            with suppress(OSError):  # it has other files, or is gone
                 folder.rmdir()
+        record["sorted_to"] = None
     write_results(results, records)
     return len(there) - len(left), left
 
@@ -115,6 +121,15 @@ def folder_name(label: str) -> str:
     reserved = r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?"  # names that Windows keeps for itself
     name = re.sub(r'[\x00-\x1f<>:"/\\|?*]', "_", label).rstrip(". ").lstrip()[:100]
     return f"{name}_" if not name or re.fullmatch(reserved, name, re.IGNORECASE) else name
+
+
+def _put_elsewhere(target: Path, source: Path, placed: Collection[Path]) -> Path:
+    """Return where an image of another folder beside that of a target is that can only be this one; else the target."""
+    if target.exists() or target.is_symlink():
+        return target
+    others = {*target.parent.parent.glob(f"*/{escape(target.name)}")}.difference(placed)
+    found = [other for other in others if _is_made_of(other, source) or _goes_back(other, source)]
+    return found[0] if len(found) == 1 else target
 
 
 def _is_made_of(target: Path, source: Path) -> bool:

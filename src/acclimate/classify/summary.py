@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from zlib import crc32
 
 from acclimate.errors import count
-from acclimate.predict import Prediction
+from acclimate.predict import NONE, Prediction
 
 Z = 1.959963984540054  # 95 % of a normal distribution lie within this many standard deviations
 FEW_IMAGES = 30  # accuracy on fewer images says little
@@ -111,6 +111,7 @@ class Summary:
     passes: int = 1  # passes after which the answers are final
     reasons: list[list[str]] = field(default_factory=list)  # [file, reason] of the first unreadable images
     unsure: int = 0  # answers with a score below the threshold
+    unsure_none: int = 0  # those among them that are "none of these"
     changed: int = 0  # final answers that differ from zero-shot
     changed_online: int = 0  # answers that differed from zero-shot when the image came
     changed_again: int = 0  # final answers that differ from those given when the image came
@@ -178,6 +179,7 @@ class Summary:
         self.after[prediction.label] += 1
         self.after_bins[_bin(prediction.score)] += 1
         self.unsure += prediction.unsure
+        self.unsure_none += prediction.unsure and prediction.label == NONE
         record = prediction.to_record()
         record["predictions"] = record["predictions"][:2]
         self._push(self.least_sure, -prediction.score, record, SHOWN)
@@ -220,7 +222,7 @@ class Summary:
         for heap, new, most in heaps:
             for rank, position, record in new:
                 self._push(heap, rank, record, most, position)
-        for name in ("images", "unsure", "changed", "changed_online", "changed_again", "gained"):
+        for name in ("images", "unsure", "unsure_none", "changed", "changed_online", "changed_again", "gained"):
             setattr(self, name, getattr(self, name) + getattr(block, name))
         for name in COUNTED:
             getattr(self, name).update(getattr(block, name))

@@ -247,14 +247,16 @@ def sort(
         done, left = unsort_images(results)
         say(f"{count(done, 'image')} taken back.", err=True)
         if left:
-            say(f"left because they are not as they were: {', '.join(left[:10])}", err=True)
+            more = f" and {count(len(left) - 10, 'other')}" if len(left) > 10 else ""
+            say(f"left, as these are gone, renamed or changed: {', '.join(left[:10])}{more}", err=True)
 
 
 def _sorted_line(counts: Mapping[str, int], folder: Path | None) -> str:
     if not counts:
         return "No image was sorted: none is a file that is still there."
-    groups = ", ".join(f"{group} {number}" for group, number in sorted(counts.items(), key=lambda each: -each[1])[:10])
-    return f"{count(sum(counts.values()), 'image')} sorted into {folder}: {groups}."
+    groups = [f"{group} {number}" for group, number in sorted(counts.items(), key=lambda each: -each[1])]
+    more = f" and {count(len(groups) - 10, 'other folder')}" if len(groups) > 10 else ""
+    return f"{count(sum(counts.values()), 'image')} sorted into {folder}: {', '.join(groups[:10])}{more}."
 
 
 def _read_task(options: ClassifyOptions) -> tuple[tuple[str, ...] | None, Any, dict[str, Any]]:
@@ -329,7 +331,8 @@ def _say_findings(summary: "Summary", unsure: float, classifier: "Classifier") -
         doubts = f"{summary.unsure:,} of {count(summary.answered, 'answer')}"
         say(f"{doubts} {'is' if summary.unsure == 1 else 'are'} unsure (score below {unsure:g}).", err=True)
     if none := summary.after[NONE]:
-        say(f"{count(none, 'image')} {'is' if none == 1 else 'are'} none of these.", err=True)
+        doubted = f", {summary.unsure_none:,} of them unsure" if summary.unsure_none else ""
+        say(f"{count(none, 'image')} {'is' if none == 1 else 'are'} none of these{doubted}.", err=True)
     if accuracy := str(summary.accuracy):
         say(accuracy, err=True)
     if advice := classifier.adapter.advice():

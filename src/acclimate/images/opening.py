@@ -47,6 +47,8 @@ TURNINGS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+# what Pillow's decoders say of a file that ends too early
+CUT_OFF = re.compile("truncated|could not create decoder object|(broken|unrecognized) data stream")
 URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
@@ -219,9 +221,10 @@ def _reading() -> Iterator[None]:
         found = re.search(r"\((\d+) pixels", str(error))
         raise ImageError(too_large(f"{int(found[1]):,}" if found else "too many", pixel_limit() or 0)) from error
     except UnidentifiedImageError as error:
-        raise ImageError("damaged: it begins like an image, but is none; save it again") from error
+        raise ImageError("the file begins like an image, but is cut off or damaged; copy it again") from error
     except OSError as error:
-        raise ImageError(reason(error)) from error
+        cut_off = "the file is cut off or damaged; copy it again" if CUT_OFF.search(str(error)) else ""
+        raise ImageError(cut_off or reason(error)) from error
     except MemoryError as error:
         raise ImageError("there is not enough memory for it; make it smaller") from error
     except Exception as error:  # decoders meet hostile bytes, and not all of them fail with OSError

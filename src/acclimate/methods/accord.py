@@ -311,7 +311,7 @@ class Accord(Adapter):
         return move(-strength * np.log((answered + 1.0) / (answered.mean() + 1.0)), self.head.class_vectors)
 
     def advice(self) -> str:
-        """Say how many classes seem to occur, where "seen" is believed and they are fewer than 0.6 of all."""
+        """Say that classes seem to be rare, where "seen" is believed and their effective number is below 0.6 of all."""
         classes = len(self.head)
         if self.parameters is None or self.samples_seen < 2 * classes:
             return ""
@@ -320,7 +320,8 @@ class Accord(Adapter):
         _, even, seen = self.parameters.weights
         if seen <= even or many >= 0.6 * classes:
             return ""
-        return f"about {many:.0f} of the {classes} classes seem to occur; if you know which, name only those."
+        how = f"rare or absent (the answers are spread as if over about {many:.0f})"
+        return f"some of the {classes} labels seem to be {how}; if you know labels that do not occur, leave them out."
 
     def learnt(self) -> dict[str, HostArray]:
         """Return the samples per class, by their soft labels."""

@@ -17,6 +17,7 @@ IMAGE_SUFFIXES = tuple(
     for name in "jpg jpeg jpe jfif png webp bmp dib gif tif tiff avif jp2 ppm pgm pbm pnm tga".split()  # noqa: SIM905
 )
 HEIF_SUFFIXES = (".heic", ".heif", ".hif")
+RAW_SUFFIXES = (".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".pef", ".raf", ".rw2", ".srw")
 
 
 def is_image(name: str) -> bool:
@@ -91,5 +92,6 @@ def open_listed(base: str, files: Iterable[str], fps: float = 1.0, place: Place 
             samples += open_video(path, label, fps)
         else:
             suffix = PurePath(path).suffix.lower()
+            why = "camera raw, which is not read: export JPEGs" if suffix in RAW_SUFFIXES else why
             samples.skipped[f"{suffix} ({why})" if why else suffix or "without a suffix"] += 1
     return samples

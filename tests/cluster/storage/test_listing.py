@@ -73,13 +73,13 @@ def test_a_folder_by_url_is_listed_as_on_disk(elsewhere, here):
     for number, path in enumerate(PHOTOS):
         draw(here / "photos" / path, number)
         fill(elsewhere, {f"photos/{path}": encoded(number)})
-    fill(elsewhere, {"photos/notes.md": b"", "photos/clip.mp4": b"", "photos/dogs/more.cr2": b""})
+    fill(elsewhere, {"photos/notes.md": b"", "photos/clip.mp4": b"", "photos/dogs/more.xmp": b""})
     expected = open_source("photos")
     samples = list_images(f"{elsewhere}/photos/")
     assert names(samples) == [f"{elsewhere}/{name}" for name in names(expected)]
     assert labels(samples) == labels(expected)
     assert list(map(shade, pickle.loads(pickle.dumps(list(samples))))) == list(map(shade, expected))
-    assert samples.skipped == {".md": 1, ".cr2": 1, ".mp4 (must be on the local disk: copy it there)": 1}
+    assert samples.skipped == {".md": 1, ".xmp": 1, ".mp4 (must be on the local disk: copy it there)": 1}
     (one,) = list_images(f"{elsewhere}/photos/dogs/b #1.png")
     assert (one.name, one.label, shade(one)) == (f"{elsewhere}/photos/dogs/b #1.png", None, 2)
 
