@@ -1,4 +1,5 @@
-# `make demo` shows what acclimate does, `make test` runs all checks. Each creates a virtual environment if there is none.
+# `make demo` shows what acclimate does, `make check` runs the quick checks, `make test` all of them. Each creates a
+# virtual environment if there is none.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -18,7 +19,7 @@ RAY ?= 2.40.0
 RAY_VENV ?= .venv-ray-$(RAY)
 RAY_NEEDS := $(if $(filter 2.4% 2.50% 2.51% 2.52% 2.53% 2.54% 2.55% 2.56%,$(RAY)),'protobuf<7')
 
-.PHONY: demo stub test test-cluster test-others test-numpy test-ray coverage lint docs benchmark clean
+.PHONY: demo stub check check-tests test test-cluster test-others test-numpy test-ray coverage lint docs benchmark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/acclimate demo
@@ -26,6 +27,15 @@ demo: $(VENV)/.installed
 # The public names for type checkers; needed after a method was added.
 stub: $(VENV)/.installed-dev
 	$(BIN)/python tests/test_package.py
+
+# Before a commit: the linters, and the tests of the engine, methods, laws, classify and the command line that start no
+# process.
+check: $(VENV)/.installed-dev
+	$(MAKE) --jobs=2 lint check-tests
+
+check-tests: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/test_*.py tests/methods tests/checks tests/classify tests/cli \
+		-m 'not (slow or browser or fuzz or guides)' --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.installed-dev
 	$(MAKE) --jobs=2 lint docs

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import warnings
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -37,11 +38,18 @@ def pytest_addoption(parser):
     parser.addoption("--fuzz-seed", type=int, default=0, help="number of the first case")
 
 
+def pytest_itemcollected(item):
+    """Mark the tests that need a browser."""
+    if "browser" in item.fixturenames:
+        item.add_marker("browser")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Put files with slow tests first, so that no process of `--dist loadfile` is left with one at the end."""
+    """Put files with slow or many tests first, so that no process of `--dist loadfile` is left with one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path not in slow, -tests[item.path], item.path))
 
 
 def _tracing():

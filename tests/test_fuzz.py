@@ -11,6 +11,8 @@ from threading import Thread
 
 import pytest
 
+pytestmark = pytest.mark.fuzz
+
 HERE = Path(__file__).parent
 CASE_S = 120.0  # time limit of one case on a busy machine
 

@@ -13,6 +13,8 @@ import acclimate
 from guides import Reader, as_script, snippets
 from ports import free_port
 
+pytestmark = pytest.mark.guides
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LANGUAGES = {"sh", "python", "text", "json", "ini", "toml"}  # the first two are run

@@ -16,7 +16,7 @@ from acclimate.files import parse_snapshot, snapshot_bytes
 from attacks import files
 from attacks.target import LABELS, Service, command_line
 
-pytestmark = pytest.mark.held_by("command")
+pytestmark = [pytest.mark.attack, pytest.mark.held_by("command")]
 
 
 def edited(content, change):

@@ -12,7 +12,7 @@ import pytest
 from attacks import files
 from attacks.target import Service
 
-pytestmark = [pytest.mark.held_by("service"), pytest.mark.long_attack]
+pytestmark = [pytest.mark.attack, pytest.mark.held_by("service"), pytest.mark.long_attack]
 
 IMMUTABLE = 0x10
 GET_FLAGS = 0x80086601

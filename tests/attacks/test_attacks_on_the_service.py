@@ -14,7 +14,7 @@ from attacks import bodies, files
 from attacks.target import SECRET, Service, parallel
 from waiting import count_closed
 
-pytestmark = pytest.mark.held_by("service")
+pytestmark = [pytest.mark.attack, pytest.mark.held_by("service")]
 
 REFUSED = {400, 413, 422, 429}
 ANSWERED = {200, *REFUSED, 504}

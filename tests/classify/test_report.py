@@ -346,6 +346,7 @@ def browse(profile, page, *options):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
+@pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 def test_no_word_of_a_table_is_broken_on_a_phone(stream, tmp_path):
     """Every label fits in one line, and only the wrappers of wide tables scroll."""
@@ -368,6 +369,7 @@ def test_no_word_of_a_table_is_broken_on_a_phone(stream, tmp_path):
         browser.close()
 
 
+@pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 def test_page_renders_in_a_browser(run, tmp_path):
     page = tmp_path / "report.html"

@@ -439,6 +439,7 @@ def test_asked_to_stop_a_pipe_gets_the_answers_for_what_was_seen(tiny_onnx, phot
     assert 0 < done < 40
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize("to_file", [True, False])
 def test_on_a_terminal_people_see_progress_or_rows(tiny_onnx, photos, tmp_path, to_file):

@@ -149,6 +149,7 @@ def test_version(invoke):
     assert invoke("--version").stdout.strip() == acclimate.__version__
 
 
+@pytest.mark.slow
 def test_the_command_itself(stream_file):
     """The installed entry point, in a process of its own: data on stdout, nothing else there, no traceback."""
     command = [sys.executable, "-m", "acclimate", "run"]
@@ -160,6 +161,7 @@ def test_the_command_itself(stream_file):
     assert failed.stderr == "error: no feature file at nowhere.npy.\n"
 
 
+@pytest.mark.slow
 def test_help_imports_nothing_heavy():
     code = (
         "import sys; from acclimate.cli import app; print([m for m in ('numpy', 'torch', 'rich') if m in sys.modules])"

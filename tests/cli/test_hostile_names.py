@@ -73,6 +73,7 @@ def test_printable_text_is_one_line_of_visible_characters_and_plain_text_is_unch
         assert shown == text
 
 
+@pytest.mark.slow
 def test_results_on_a_terminal(here, on_terminal):
     (here / "photos").mkdir()
     for name in (*NAMES, os.fsdecode(b"latin \xe9.jpg")):
@@ -84,16 +85,13 @@ def test_results_on_a_terminal(here, on_terminal):
         assert text in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
         ("classify", NAMES[0], "--labels", "a,b"),
         ("classify", "photos", f"--{NAMES[1]}"),
         (f"x{NAMES[2]}",),
-        ("run", NAMES[3]),
-        ("state", "inspect", NAMES[4]),
-        ("sort", NAMES[5], "to"),
-        ("embed", "photos", "--labels", "a,b", "-o", f"missing/{NAMES[0]}.npz"),
     ],
 )
 def test_errors_on_a_terminal(arguments, on_terminal):

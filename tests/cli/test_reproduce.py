@@ -169,6 +169,7 @@ def test_results_that_cannot_be_written_or_read(invoke, streams, here):
     assert "have no labels" in invoke("tables", "x.json", exit_code=2).stderr
 
 
+@pytest.mark.slow
 def test_a_stopped_run_keeps_what_is_done(streams, here):
     stream = shifted_stream(samples=100_000, classes=6, dim=16)
     write_stream(stream, here / "streams" / "c.safetensors")

@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 from acclimate import Classifier
 from acclimate.cli import app
 
+pytestmark = pytest.mark.slow
+
 LABELS = "red circle, green square, blue stripes"
 LEARN_ALL = {"ACCLIMATE_SERVE_STREAMS__SKIP_DUPLICATES": "false"}  # the drawn images look much alike
 TOKEN = "a-token-of-the-keeper-0123456789"

@@ -22,6 +22,7 @@ RAY_WARNS = [
 def pytest_collection_modifyitems(items):
     for item in items:
         if Path(__file__).parent in item.path.parents:
+            item.add_marker("ray")
             for warning in RAY_WARNS:
                 item.add_marker(pytest.mark.filterwarnings(warning))
 

@@ -20,7 +20,7 @@ from waiting import wait_until
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 STREAMS = ["front", "back", "roof"]
 CORRECTED = "roof"  # the stream whose images are corrected, too
-KILLS = int(os.environ.get("ACCLIMATE_TEST_KILLS", "40"))
+KILLS = int(os.environ.get("ACCLIMATE_TEST_KILLS", "20"))
 LIMITS = {"history": 4, "snapshot_samples": 9, "snapshot_s": 0.3, "workers": 1, "corrections": 2000}
 
 
