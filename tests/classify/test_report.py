@@ -130,9 +130,10 @@ def test_report_is_about_the_images_first(run, tmp_path):
     text = (tmp_path / "report.html").read_text("utf-8")
     page = Page(text)
     assert page.heads == [
-        "Images per label",
-        "Least sure answers",
         "What adapting changed",
+        "Least sure answers",
+        "Images per label",
+        "How it adapted",
         "Unreadable images",
         "How it was made",
     ]
@@ -158,11 +159,12 @@ def test_report_shows_what_was_right_and_what_is_unsure(stream, tmp_path):
     summary = summarise(found)
     report(path, title="x", summary=summary, adapter=adapter, samples=samples, settings={}, unsure=0.7)
     page = Page(path.read_text("utf-8"))
-    assert page.heads[:6] == [
+    assert page.heads[:7] == [
+        "What adapting corrected",
+        "Least sure answers",
         "Images per label",
         "Was it right?",
         "Wrong answers",
-        "Least sure answers",
         "What was taken for what",
         "Results by label",
     ]
@@ -183,21 +185,22 @@ def test_report_shows_what_was_right_and_what_is_unsure(stream, tmp_path):
     assert [int(cell) for cell in cells["miss"]] == [number for number in pairs if number]
 
 
-def test_changed_answers_that_are_wrong_have_a_cross(stream, tmp_path):
+def test_corrected_answers_come_first_and_wrong_ones_have_a_cross(stream, tmp_path):
     found, adapter = make_run(stream, known=True)
     judged = [replace(each, truth=each.zero_shot.label) if each.index % 2 else each for each in found]
     path = tmp_path / "report.html"
     summary = summarise(judged)
     report(path, title="x", summary=summary, adapter=adapter, samples=[], settings={})
-    part = path.read_text("utf-8").split("What adapting changed</h2>")[1]
-    shown = ranked(summary.most_changed)[:12]
-    wrong = [record for record in shown if record["label"] != record["true_label"]]
-    assert 0 < len(wrong) < len(shown)
-    for kind, records in (("wrong", wrong), ("new", [record for record in shown if record not in wrong])):
-        assert re.findall(rf'class="answer {kind}"><span class="name">([^<]+)<', part) == [
-            record["label"] for record in records
+    part = path.read_text("utf-8").split("What adapting corrected</h2>")[1].split("</section>")[0]
+    assert f"of 400: it corrected {summary.accuracy.gained} and broke {summary.accuracy.lost}." in part
+    shown = sorted(ranked(summary.most_changed), key=lambda record: record["label"] != record["true_label"])[:12]
+    for before, which in ((True, "zero_shot_label"), (False, "label")):
+        pattern = rf'class="answer {"" if before else "new "}(truth|wrong)"><span class="name">([^<]+)<'
+        assert re.findall(pattern, part) == [
+            ("truth" if record[which] == record["true_label"] else "wrong", record[which]) for record in shown
         ]
-    assert re.findall(r"true: ([^<]+)<", part) == [record["true_label"] for record in shown]
+    others = [record for record in shown if record["true_label"] not in (record["label"], record["zero_shot_label"])]
+    assert re.findall(r"true: ([^<]+)<", part) == [record["true_label"] for record in others]
 
 
 def test_all_labels_are_listed_where_it_says_how_it_was_made(run, tmp_path):

@@ -76,6 +76,7 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
         few_images=FEW_IMAGES,
         count=count,
         ranked=ranked,
+        right_first=partial(sorted, key=lambda record: record["label"] != record["true_label"]),
         wilson=wilson,
         paired_difference=paired_difference,
         share=_share,
@@ -95,15 +96,15 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g}\u202f%"
 
 
-def _thumbnails(samples: Sequence[Sample]) -> Callable[[int], dict[str, str]]:
-    """Return a function from an index to a name and a base64 JPEG, each made once and "" if there is none."""
+def _thumbnails(samples: Sequence[Sample]) -> Callable[[int, int], dict[str, str]]:
+    """Return a function from an index and a size to a name and a base64 JPEG, each made once, "" if there is none."""
 
     @cache
-    def read(index: int) -> dict[str, str]:
+    def read(index: int, pixels: int) -> dict[str, str]:
         if not 0 <= index < len(samples):
             return {"name": "", "content": ""}
         try:
-            content = b64encode(thumbnail(open_image(samples[index].read()), pixels=112)).decode()
+            content = b64encode(thumbnail(open_image(samples[index].read()), pixels)).decode()
         except (ImageError, OSError):
             content = ""
         return {"name": samples[index].name, "content": content}
