@@ -65,7 +65,7 @@ CONSTANTS = {WHOLE: "**the whole method**"}
 
 def change(titles: dict[str, str], title: str, **members: Any) -> None:
     """Register Accord with other constants, settings or functions, under a name made of `title`."""
-    settings = {name: "int" for name in members if name in Accord.default_settings()}
+    settings = {name: type(members[name]) for name in members if name in Accord.default_settings()}
     name = f"{WHOLE}: {title}"
     method = type("Changed", (Accord,), {"name": name, "__annotations__": settings, **members})
     titles[name] = title
@@ -118,7 +118,7 @@ def learning(kind: type[TwoViews]) -> Callable[..., TwoViews]:
     """Return a `_model` that makes classifiers of this kind."""
 
     def changed(self: Accord, sums: Sums, samples: float) -> TwoViews:
-        return kind(sums, samples, self.head.class_vectors, self.ANCHORS, self.SHRINK)
+        return kind(sums, samples, self.head.class_vectors, (self.anchor_even, self.anchor_seen), self.shrink)
 
     return changed
 
@@ -126,11 +126,11 @@ def learning(kind: type[TwoViews]) -> Callable[..., TwoViews]:
 change(PARTS, "without seen", **only(EVEN))
 change(PARTS, "without even", **only(SEEN))
 change(PARTS, "equal weights, whatever the agreement", _weights=equal_weights)
-change(PARTS, "nothing asked for a stake", BAR=0.0)
-change(PARTS, "no text in the means", ANCHORS=(1e-3, 1e-3))
+change(PARTS, "nothing asked for a stake", bar=0.0)
+change(PARTS, "no text in the means", anchor_even=1e-3, anchor_seen=1e-3)
 change(PARTS, "few samples as sure as many", _model=learning(Unscaled))
-change(PARTS, "covariance shrunk by d / (n + d) only", SHRINK=0.0)
-change(PARTS, "even never ruled out by the shares", UNEVEN=1e9)
+change(PARTS, "covariance shrunk by d / (n + d) only", shrink=0.0)
+change(PARTS, "even never ruled out by the shares", uneven=1e6)
 change(PARTS, "nothing evened out", _evenness=staticmethod(lambda weights: 0.0))
 change(PARTS, "shares fully believed", _trust=staticmethod(lambda figures: 1.0))
 change(PARTS, "labels are zero-shot's", _label=staticmethod(lambda answered, probs: probs))
@@ -145,16 +145,16 @@ change(
 change(PARTS, AGAIN + "a sample judged with itself", _model=learning(Selfish))
 change(PARTS, AGAIN + "1 round", rounds=1)
 change(PARTS, AGAIN + "3 rounds", rounds=3)
-for anchors in ((1.0, 8.0), (4.0, 8.0), (2.0, 4.0), (2.0, 16.0)):
-    change(CONSTANTS, f"ANCHORS {anchors[0]:g}, {anchors[1]:g}", ANCHORS=anchors)
 for constant, values in {
-    "SHRINK": (0.25, 0.75),
-    "BAR": (1.2, 2.0),
-    "SLOPE": (1.5, 6.0),
-    "ODDS": (0.0, 2.0),
-    "LEAST": (0.01, 0.3),
-    "UNEVEN": (0.05, 0.2),
-    "DOUBT": (1.0, 6.0),
+    "anchor_even": (1.0, 4.0),
+    "anchor_seen": (4.0, 16.0),
+    "shrink": (0.25, 0.75),
+    "bar": (1.2, 2.0),
+    "slope": (1.5, 6.0),
+    "odds": (0.0, 2.0),
+    "least": (0.01, 0.3),
+    "uneven": (0.05, 0.2),
+    "doubt": (1.0, 6.0),
 }.items():
     for value in values:
         change(CONSTANTS, f"{constant} {value:g}", **{constant: value})

@@ -108,3 +108,8 @@ def test_heads_that_differ_say_in_what(stream):
     for other, message in others.items():
         assert head.differences(other)[0].startswith(message)
         assert other.fingerprint != head.fingerprint
+
+
+def test_the_repr_of_a_head_is_one_line():
+    head = Head(np.ones((1000, 4)), logit_scale=100.0)
+    assert repr(head) == "Head(classes=1000, dim=4, logit_scale=100.0, logit_bias=0.0)"

@@ -1,5 +1,6 @@
 """The names of the package. `python tests/test_package.py` writes the stub that type checkers read."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,12 @@ def test_every_public_name_is_there():
 
 def test_type_checkers_see_the_same_names():
     assert STUB.read_text(encoding="utf-8") == stub(), "a public name was added or moved: run `make stub`"
+
+
+def test_the_library_is_cited_by_its_version():
+    for page in ("CITATION.cff", "docs/own_method.md"):
+        text = (STUB.parents[2] / page).read_text(encoding="utf-8")
+        assert re.findall(r"^ *version\W+([\d.]+)", text, re.MULTILINE) == [acclimate.__version__]
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 # The public names by module; the methods are public, too, under the names of their classes. They are imported when they
 # are first used, so that `acclimate --help` answers at once. Type checkers and editors read `__init__.pyi`, which

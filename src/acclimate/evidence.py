@@ -6,7 +6,7 @@ Evidence is the seam of the library: encoders and views know nothing of methods,
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -105,7 +105,7 @@ class Head:
         ('dog', 'fox')
     """
 
-    class_vectors: Array = field(repr=False)
+    class_vectors: Array
     logit_scale: float
     logit_bias: float = 0.0
     class_names: tuple[str, ...] = ()
@@ -147,6 +147,10 @@ class Head:
 
     def __len__(self) -> int:
         return len(self.class_names)
+
+    def __repr__(self) -> str:
+        scale = f"logit_scale={self.logit_scale}, logit_bias={self.logit_bias}"
+        return f"Head(classes={len(self)}, dim={self.dim}, {scale})"
 
     @property
     def dim(self) -> int:

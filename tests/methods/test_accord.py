@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import Accord, Head, merge_states, refine
+from acclimate import Accord, Head, merge_states, refine, state_from_bytes, state_to_bytes
 from acclimate.arrays import log_softmax, to_host
 from acclimate.bench.orders import stream_order
 from acclimate.checks.synthetic import shifted_stream
-from acclimate.errors import InputError
+from acclimate.errors import InputError, StateError
 from acclimate.methods.two_views import covariance_inverse
-from accord_reference import NaiveAccord
+from accord_reference import CONSTANTS, NaiveAccord
 
 BIAS = -2.0
 
@@ -75,6 +75,36 @@ def test_answers_are_the_formulas_for_other_rounds(rounds):
     expected = naive(head, rounds=rounds)
     close(adapter.step(features), expected.step(features))
     close(refine(adapter, features), expected.refine(features))
+
+
+@pytest.mark.parametrize("constant", sorted(vars(CONSTANTS)))
+def test_every_constant_is_a_setting(constant, monkeypatch):
+    order = "class-sequential:0" if constant == "doubt" else "few-classes:2"
+    scale = 1.0 if constant == "least" else 10.0
+    head, features, _ = taken(200, 6, 12, order, scale)
+    value = getattr(CONSTANTS, constant) / 2
+    adapter = Accord(head, **{constant: value})
+    usual = Accord(head)
+    monkeypatch.setattr(CONSTANTS, constant, value)
+    expected = naive(head)
+    online = adapter.step(features)
+    second = refine(adapter, features)
+    close(online, expected.step(features))
+    close(second, expected.refine(features))
+    assert not np.allclose(np.append(online, second), np.append(usual.step(features), refine(usual, features)))
+    again = state_from_bytes(state_to_bytes(adapter))
+    assert np.array_equal(refine(again, features), second)
+    with pytest.raises(StateError, match=f"{constant} {value} against"):
+        state_from_bytes(state_to_bytes(adapter), like=usual)
+
+
+@pytest.mark.parametrize(
+    "constants",
+    [{"anchor_even": 0.0}, {"anchor_seen": -1.0}, {"shrink": 1.1}, {"least": 0.0}, {"least": 2.0}, {"doubt": -1.0}],
+)
+def test_constants_without_a_meaning_are_refused(constants):
+    with pytest.raises(InputError, match=f"{next(iter(constants))}.* (above|at most|at least|from)"):
+        Accord(Head(np.eye(3), logit_scale=10.0), **constants)
 
 
 def test_a_long_stream_is_measured_on_some_of_its_samples(monkeypatch):

@@ -8,7 +8,21 @@ from reference import Naive
 
 TAUS = [0.002 * 1.8**i for i in range(13)]
 BETAS = [2.0 ** (i / 2) for i in range(-4, 11)]
-ANCHOR = {"even": 2.0, "seen": 8.0}
+CONSTANTS = SimpleNamespace(
+    anchor_even=2.0,
+    anchor_seen=8.0,
+    shrink=0.5,
+    bar=1.5,
+    slope=2.0,
+    odds=1.0,
+    least=0.15,
+    uneven=0.07,
+    doubt=3.0,
+)
+
+
+def anchors():
+    return {"even": CONSTANTS.anchor_even, "seen": CONSTANTS.anchor_seen}
 
 
 def log_softmax(z):
@@ -39,10 +53,10 @@ class Classifier:
             within = sum(np.outer(row - m, row - m) for row in X) / self.n
             for k in range(len(W)):
                 within = within - np.outer(S[k], S[k]) / (self.n * max(self.c[k], 1e-6))
-            share = (0.5 * self.n + h) / (self.n + h)
+            share = (CONSTANTS.shrink * self.n + h) / (self.n + h)
             v = max(np.trace(within) / h, 1e-6)
             precision = np.linalg.inv((1 - share) * within + (share * v + 1e-6) * np.eye(h))
-            means = {b: (S + A * a * t) / (self.c + A)[:, None] for b, A in ANCHOR.items()}
+            means = {b: (S + A * a * t) / (self.c + A)[:, None] for b, A in anchors().items()}
             self.views.append((start, precision, means))
 
     def scores(self, x, own=None):
@@ -53,7 +67,7 @@ class Classifier:
             for belief, mu in means.items():
                 gaps = (x - self.m)[start::2] - mu
                 D = np.array([gap @ precision @ gap for gap in gaps])
-                N = self.c + ANCHOR[belief]
+                N = self.c + anchors()[belief]
                 D = D * (N / (N - own)) ** 2
                 if belief == "even":
                     D = D / (1.0 + 1.0 / (N - own))
@@ -116,18 +130,18 @@ def weigh(figures, asked):
     """Return the weights of zero-shot, even and seen."""
     stake = {b: figures[b][2] + 1.0 for b in figures}
     unit = min(stake[b] for b in asked)
-    score = {b: 2.0 * (figures[b][0] - figures[b][1] - 1.5 * stake[b]) / unit for b in figures}
-    score["even"] += 1.0
+    score = {b: CONSTANTS.slope * (figures[b][0] - figures[b][1] - CONSTANTS.bar * stake[b]) / unit for b in figures}
+    score["even"] += CONSTANTS.odds
     score = {b: score[b] if b in asked else -np.inf for b in score}
     best = max(score.values())
-    zero_shot = max(0.0, best + np.log(0.15))
+    zero_shot = max(0.0, best + np.log(CONSTANTS.least))
     weights = np.exp(np.array([zero_shot, score["even"], score["seen"]]) - max(zero_shot, best))
     return weights / weights.sum()
 
 
 def conclude(figures, found):
     """Return the weights, without even where the shares hold much information, and how far even is believed."""
-    out = 1.0 / (1.0 + np.exp(5.0 * (1.0 - found / 0.07)))
+    out = 1.0 / (1.0 + np.exp(5.0 * (1.0 - found / CONSTANTS.uneven)))
     weights = (1.0 - out) * weigh(figures, ("even", "seen")) + out * weigh(figures, ("seen",))
     return weights, weights[1] / max(weights[1] + weights[2], 1e-9)
 
@@ -218,7 +232,7 @@ class NaiveAccord(Naive):
         shares = np.bincount(predicted, minlength=len(self.W)) / n
         chance = (shares**2).sum()
         error = (max(equal * (1 - equal), chance * (1 - chance)) / n) ** 0.5
-        self.likeness = max(0.0, (equal - 3.0 * error - chance) / (1.0 - chance + 1e-9))
+        self.likeness = max(0.0, (equal - CONSTANTS.doubt * error - chance) / (1.0 - chance + 1e-9))
         self.trial = offset_of(sum(s.evened for s in seen), 1.0)
         rows = [s for s in seen if s.compared is not None]
         if not rows:

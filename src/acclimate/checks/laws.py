@@ -358,11 +358,15 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
 )
 
 
-def why_not(law: Callable[[Trial], None], method: type[Adapter], text: bool = False) -> str | None:
+def why_not(
+    law: Callable[[Trial], None], method: type[Adapter], text: bool = False, batch: int | None = None
+) -> str | None:
     """Return why a law does not apply to a method, by what the method says it is; None if it applies.
 
-    `text` is True if the trial has an encoder for methods that need its text tower.
+    `text` is True if the trial has an encoder for methods that need its text tower. `batch` is the setting of that name
+    if it is not the default one: a method that learns batches before it answers them keeps all laws with batches of 1.
     """
+    batch = batch or getattr(method, "batch", None)
     pickled = getattr(sys.modules.get(method.__module__), method.__name__, None) is method
     cutting = (answers_do_not_depend_on_batches, ties_are_stable, corrections_do_not_depend_on_batches)
     merging = (shards_merge_to_the_stream, forks_merge_to_the_stream, corrections_unite)
@@ -375,7 +379,7 @@ def why_not(law: Callable[[Trial], None], method: type[Adapter], text: bool = Fa
             method.self_taught,
             "it learns from its own answers, which are those of a shard",
         ),
-        (law in cutting, method.answers_batches, "it learns from a batch before it answers it"),
+        (law in cutting, method.answers_batches and batch != 1, "it learns from a batch before it answers it"),
         (law is answers_stand_alone, method.kind == "online", "it learns from the stream"),
         (law is a_set_has_no_order, method.kind != "collection", "it does not answer sets"),
         (law is learning_changes_answers, method.kind != "online", "it does not learn from the stream"),
@@ -411,7 +415,7 @@ def check_adapter(method: type[Adapter], *, skip: Mapping[str, str] | None = Non
     if unknown or not all(skip.values()):
         raise InputError(f"cannot skip {sorted(unknown) or 'a law without a reason'}; name a law of LAWS and say why.")
     for law in LAWS:
-        if reason := skip.get(law.__name__) or why_not(law, method, "text" in settings):
+        if reason := skip.get(law.__name__) or why_not(law, method, "text" in settings, settings.get("batch")):
             print(f"skipped {law.__name__!r}: {reason}")  # noqa: T201 (a skipped law must not look like a kept one)
             continue
         try:

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, log_softmax, move, namespace, to_host
+from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods import CLASSES, DIM, Adapter, MergeRule, Step, Sums, Tensors, observed, register
 from acclimate.methods.two_views import (
@@ -63,9 +64,9 @@ class Accord(Adapter):
     The classifier is learnt from the stream's own soft labels on two views of the features that share no coordinate.
     It believes either that all classes are equally frequent ("even") or that they are as frequent as they were seen
     ("seen"). Each belief is scored by its gain, how often its views agree with each other beyond how often they agree
-    with zero-shot, less BAR times its stake, what zero-shot believes to lose if the belief were followed. The answer
+    with zero-shot, less `bar` times its stake, what zero-shot believes to lose if the belief were followed. The answer
     is the mean of the log-probabilities of all experts, weighted by a softmax of their scores. No labels are used, and
-    one setting serves all data.
+    one set of constants serves all data.
 
     Everything that answers depend on changes only at fixed positions of the stream, each 1.25 times the one before, so
     that batches never matter. Where neighbours are alike, a sample is expected to have the class of the last one. The
@@ -73,6 +74,15 @@ class Accord(Adapter):
 
     Args:
         rounds: rounds of the second pass (`acclimate.refine`), each of which learns from the answers of the one before.
+        anchor_even: samples that the text counts for in the mean of a class, believing even.
+        anchor_seen: the same, believing seen; classes that do not occur must stay at their text.
+        shrink: share of the round part in the covariance of a long stream.
+        bar: gain that is asked for a unit of stake.
+        slope: change of log-weight for a score as large as the smallest stake.
+        odds: log-odds of even before anything was measured.
+        least: weight of zero-shot, as a fraction of the largest weight.
+        uneven: information in the shares of the classes at which they are not equally frequent.
+        doubt: standard errors of the likeness of neighbours that may be luck.
 
     Examples:
         >>> import numpy as np
@@ -99,17 +109,22 @@ class Accord(Adapter):
     rounds: int = 2
 
     # One set for all data. docs/own_method.md has the reason for each, and what it costs to do without it.
-    ANCHORS: ClassVar[Sequence[float]] = (2.0, 8.0)  # samples that the text counts for in a mean: even, seen
-    SHRINK: ClassVar[float] = 0.5  # share of the round part in the covariance of a long stream
-    BAR: ClassVar[float] = 1.5  # gain that is asked for a unit of stake
-    SLOPE: ClassVar[float] = 2.0  # change of log-weight for a score as large as the smallest stake
-    ODDS: ClassVar[float] = 1.0  # log-odds of even before anything was measured
-    LEAST: ClassVar[float] = 0.15  # weight of zero-shot, as a fraction of the largest weight
-    UNEVEN: ClassVar[float] = 0.07  # information in the shares of the classes at which they are not equally frequent
-    DOUBT: ClassVar[float] = 3.0  # standard errors of the likeness of neighbours that may be luck
+    anchor_even: float = 2.0
+    anchor_seen: float = 8.0
+    shrink: float = 0.5
+    bar: float = 1.5
+    slope: float = 2.0
+    odds: float = 1.0
+    least: float = 0.15
+    uneven: float = 0.07
+    doubt: float = 3.0
 
     def setup(self) -> None:
         """Declare the sums behind the classifier, what is counted without labels, and the last sample."""
+        if min(self.anchor_even, self.anchor_seen, self.least, self.uneven) <= 0 or self.doubt < 0:
+            raise InputError("anchor_even, anchor_seen, least and uneven must be above 0, and doubt at least 0.")
+        if not 0 <= self.shrink <= 1 or self.least > 1:
+            raise InputError("shrink must be from 0 to 1, and least at most 1: they are shares.")
         self.sums = self.declare("sums", self._new_sums())
         beliefs = len((EVEN, SEEN))
         self.counted = self.declare(
@@ -265,7 +280,7 @@ class Accord(Adapter):
         )
 
     def _model(self, sums: Sums, samples: float) -> TwoViews:
-        return TwoViews(sums, samples, self.head.class_vectors, self.ANCHORS, self.SHRINK)
+        return TwoViews(sums, samples, self.head.class_vectors, (self.anchor_even, self.anchor_seen), self.shrink)
 
     @staticmethod
     def _trust(figures: Figures) -> float:
@@ -277,7 +292,7 @@ class Accord(Adapter):
         equal = float(figures["equal"][0]) / samples
         chance = float(((figures["predicted"] / samples) ** 2).sum())
         error = sqrt(max(equal * (1.0 - equal), chance * (1.0 - chance)) / samples)
-        return max(0.0, (equal - self.DOUBT * error - chance) / (1.0 - chance + 1e-9))
+        return max(0.0, (equal - self.doubt * error - chance) / (1.0 - chance + 1e-9))
 
     def _weigh(self, figures: Figures) -> list[float]:
         """Return the weights of zero-shot, even and seen; even is out where shares tell much of the features.
@@ -285,7 +300,7 @@ class Accord(Adapter):
         With few classes and a poor zero-shot, even may score well, but features are then far likelier under the shares.
         """
         found = float(figures["information"][0]) / float(figures["tempered"][0])
-        out = 1.0 / (1.0 + np.exp(np.clip(5.0 * (1.0 - found / self.UNEVEN), -30.0, 30.0)))
+        out = 1.0 / (1.0 + np.exp(np.clip(5.0 * (1.0 - found / self.uneven), -30.0, 30.0)))
         pairs = zip(self._weights(figures, (EVEN, SEEN)), self._weights(figures, (SEEN,)), strict=True)
         return [float((1.0 - out) * both + out * seen) for both, seen in pairs]
 
@@ -293,10 +308,10 @@ class Accord(Adapter):
         """Return the weights of zero-shot, even and seen, of which only `beliefs` are asked."""
         stake = figures["stake"] + 1.0  # one sample more is at stake, so that a few lucky ones give no weight
         gain = figures["agree"] - figures["with_zero_shot"]
-        scores = self.SLOPE * (gain - self.BAR * stake) / stake[list(beliefs)].min()
-        scores[EVEN] += self.ODDS
+        scores = self.slope * (gain - self.bar * stake) / stake[list(beliefs)].min()
+        scores[EVEN] += self.odds
         scores = np.where(np.isin((EVEN, SEEN), beliefs), scores, -np.inf)
-        zero_shot = max(0.0, scores.max() + np.log(self.LEAST))
+        zero_shot = max(0.0, scores.max() + np.log(self.least))
         weights = np.exp(np.append(zero_shot, scores) - max(zero_shot, scores.max()))
         return [float(weight) for weight in weights / weights.sum()]
 
