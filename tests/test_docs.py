@@ -1,16 +1,20 @@
 """The documents agree with the code."""
 
+import csv
 import doctest
 import re
+from collections import defaultdict
 from importlib import import_module
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
 import acclimate
 from acclimate.methods import gates as reject
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 PACKAGE = Path(acclimate.__file__).parent
 WITH_EXAMPLES = sorted(path for path in PACKAGE.rglob("*.py") if ">>> " in path.read_text(encoding="utf-8"))
 
@@ -71,3 +75,40 @@ def test_the_constants_of_none_of_these_are_those_of_the_code():
     assert reject.LABELS == 1.0  # the formula leaves it out
     assert f"`none = {formula}`" in (DOCS / "unknown.md").read_text("utf-8")
     assert f"`{formula}`" in str(reject.Rejector.__doc__)
+
+
+# the lines of README's table: a leaderboard, and the stream, or "" for the mean of all
+BRINGS = {
+    "196 kinds of cars": ("results", "stanford_cars"),
+    "101 dishes, most photos damaged": ("results", "food101_corrupted"),
+    "200 kinds of birds, most photos damaged": ("results", "cub200_corrupted"),
+    "47 textures, of which 10 occur, most photos damaged": ("results", "textures_corrupted"),
+    "CLIP ViT-B/16 on six datasets that `accord` was tuned on": ("results/whole", ""),
+}
+
+
+def mean_accuracy(board, stream, method, column):
+    """Return the mean accuracy over streams of the mean over shapes of the mean over runs, in percent."""
+    runs = defaultdict(lambda: defaultdict(list))
+    with (DOCS / board / "leaderboard.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["method"] == method and stream in ("", row["stream"]):
+                runs[row["stream"]][row["shape"]].append(float(row[column]))
+    return 100 * mean(mean(map(mean, shapes.values())) for shapes in runs.values())
+
+
+def test_the_table_of_the_readme_is_that_of_the_leaderboards():
+    cells = [("zero-shot", "acc1"), ("tda", "acc1"), ("accord", "acc1"), ("accord", "set_acc1")]
+    lines = [
+        " | ".join([f"| {name}", *(f"{mean_accuracy(*row, *cell):.1f}" for cell in cells)]) + " |"
+        for name, row in BRINGS.items()
+    ]
+    table = "\n".join(lines)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f" ---: |\n{table}\n<!-- /brings -->" in text, f"README.md must contain:\n{table}"
+
+
+def test_the_readme_is_read_in_a_minute():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 80
+    assert max(map(len, lines)) <= 120
