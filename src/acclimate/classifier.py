@@ -32,7 +32,15 @@ from acclimate.methods import (
 )
 from acclimate.methods.gates import THRESHOLD, Gate, NearDuplicates, Rejector
 from acclimate.predict import NONE, Prediction, Predictions, adapt_batch, float16_features, refuse_none, second_answers
-from acclimate.prompts import LearnedPrompts, build_head, clean_labels, language_note, negative_vectors
+from acclimate.prompts import (
+    LearnedPrompts,
+    build_head,
+    clean_labels,
+    expand_head,
+    kinds_of,
+    language_note,
+    negative_vectors,
+)
 from acclimate.prompts.templates import DEFAULT_SET
 from acclimate.reading.walk import (
     Decoder,
@@ -87,6 +95,8 @@ class Classifier:
         cache: folder for encoded texts; the user's cache folder when not given, False for none.
         fitted: a file of a few-shot method that was fitted, from `acclimate fit` or `save`; method, settings, labels
             and prompts come from it. It must have been fitted with the same model.
+        expand: answer broad labels, such as "mammal" or "vehicle", through everyday nouns below them; see
+            `acclimate.prompts.expand_head`. Few-shot methods, and those that learn prompts, have labels as they are.
         reject: recognise images that belong to no label: they are answered "none of these" and not learnt from.
         skip_duplicates: do not learn from images that are nearly the same as one of the last; for cameras.
         unsure: answers with a lower score are marked as unsure.
@@ -122,6 +132,7 @@ class Classifier:
         decoder: Decoder = "auto",
         cache: Path | Literal[False] | None = None,
         fitted: str | os.PathLike[str] | None = None,
+        expand: bool = True,
         reject: bool = False,
         skip_duplicates: bool = False,
         unsure: float = 0.0,
@@ -131,6 +142,8 @@ class Classifier:
         _check_arguments(labels, batch_size, views, unsure, fitted is not None, bool(method or settings))
         method = method or DEFAULT_METHOD
         require(find_method(method), views=views > 1, text=True, labels=True)
+        fixed = fitted is not None or find_method(method).kind == "few-shot" or "text" in find_method(method).needs
+        self.expand = expand and not fixed
         self.encoder: Encoder = as_encoder(encoder, device, precision, compile)
         self.model = encoder if isinstance(encoder, str) else type(self.encoder).__name__
         self.cache = cache
@@ -416,14 +429,12 @@ class Classifier:
         refuse_none(new if self.rejects else ())
         head = build_head(self.encoder, new, self.templates, self.cache)
         self.adapter.add_classes(head.class_vectors, head.class_names)
-        for gate in self.gates:
-            gate.relabel(self.head)
+        self._relabel()
 
     def remove_labels(self, labels: Sequence[str]) -> None:
         """Remove classes and what was learnt of them."""
         self.adapter.remove_classes(labels)
-        for gate in self.gates:
-            gate.relabel(self.head)
+        self._relabel()
 
     def freeze(self) -> None:
         """Answer from what was learnt so far, and learn nothing more."""
@@ -464,7 +475,21 @@ class Classifier:
             raise InputError(f"one label ({head.class_names[0]!r}) leaves nothing to choose; {how}.")
         if self.model == BUNDLED and (note := language_note(head.class_names)):
             warnings.warn(note, stacklevel=3)
-        return head
+        return self._expanded(head, progress)
+
+    def _expanded(self, head: Head, progress: Progress = lambda stage, done, total: None) -> Head:
+        if not self.expand:
+            return head
+        show = partial(progress, "encoding the kinds of broad labels")
+        return expand_head(self.encoder, head, self.templates or DEFAULT_SET, self.cache, show)
+
+    def _relabel(self) -> None:
+        """Let everything that depends on the labels follow them."""
+        if self.expand and (self.head.kinds is not None or kinds_of(self.labels)):  # they depend on all labels
+            head = build_head(self.encoder, self.labels, self.templates or DEFAULT_SET, self.cache)
+            self.adapter.replace_head(self._expanded(head))
+        for gate in self.gates:
+            gate.relabel(self.head)
 
     def _begin(self, reject: bool, progress: Progress) -> None:
         """Move a new adapter to the encoder's GPU if there is one, and make the gate that rejects images."""

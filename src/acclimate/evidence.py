@@ -5,9 +5,11 @@ Evidence is the seam of the library: encoders and views know nothing of methods,
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
+from math import log
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from acclimate.arrays import (
     entropy_of,
     first_equal_rows,
     index,
+    log_sum_exp,
     move,
     namespace,
     softmax_and_entropy,
@@ -29,6 +32,9 @@ from acclimate.arrays import (
 from acclimate.errors import LONGEST_TEXT, InputError, StateError, is_text, nearest
 
 LARGEST_LOGIT = 1e9  # no model has a larger scale or bias, and single precision may not hold what follows from it
+# Of a broad class: the weight of its name beside its kinds, and how far the number of kinds is held against them
+NAME_WEIGHT = 1 / 3
+KINDS_DISCOUNT = 0.5
 KEPT_VIEWS = 0.1  # share of the views that make the evidence of a sample (TDA's code; its paper does not mention views)
 
 
@@ -95,6 +101,11 @@ class Head:
         logit_scale: the model's factor on cosines, for instance 100 for OpenAI's CLIP.
         logit_bias: the model's offset on logits; 0 for models without one.
         class_names: K distinct names; "0", "1", ... when not given.
+        kinds: (M, d) text features of what broad classes are answered through, class by class: the first of a class is
+            that of its name, the others are those of its kinds; None where no class is broad. The logit of a broad
+            class is a weighted mean of its name's logit and of what the n logits give together, their log-sum-exp less
+            half of ln n: both the name and one of the kinds must fit, and many kinds are no great advantage.
+        kind_counts: how many of them each of the K classes has; 0 for a class that is not broad.
 
     Examples:
         >>> import numpy as np
@@ -109,6 +120,8 @@ class Head:
     logit_scale: float
     logit_bias: float = 0.0
     class_names: tuple[str, ...] = ()
+    kinds: Array | None = None
+    kind_counts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         vectors = as_floats(self.class_vectors, "class vectors")
@@ -135,15 +148,33 @@ class Head:
             raise InputError(f"class names must differ; {repeated[:80]!r} is duplicated.")
         vectors = unit_rows(vectors, "class vectors")
         vars(self).update(class_vectors=vectors, logit_scale=scale, logit_bias=bias, class_names=names)
+        if self.kinds is None:
+            vars(self).update(kind_counts=())
+        else:
+            kinds = move(unit_rows(as_floats(self.kinds, "kinds"), "kinds"), vectors)
+            counts = tuple(map(int, self.kind_counts))
+            if kinds.ndim != 2 or kinds.shape[1] != vectors.shape[1] or len(counts) != len(names) or min(counts) < 0:
+                raise InputError(f"kinds must be (kinds, {vectors.shape[1]}), with a count for each class.")
+            if sum(counts) != kinds.shape[0]:
+                raise InputError(f"the counts of kinds add up to {sum(counts)}, and there are {kinds.shape[0]} kinds.")
+            vars(self).update(kinds=kinds, kind_counts=counts)
 
     @classmethod
-    def from_file(cls, class_vectors: Any, about: Any, what: object) -> "Head":
-        """Make the head of a file `what` from its class vectors and the other arguments by name, checked."""
+    def from_file(cls, tensors: Mapping[str, Any], about: Any, what: object) -> "Head":
+        """Make the head of a file `what` from the tensors of `to_file` and the other arguments by name, checked."""
         try:
-            return cls(class_vectors, **about)
+            return cls(tensors.get("class_vectors"), kinds=tensors.get("kinds"), **about)
         except (InputError, OverflowError, TypeError, ValueError) as error:
             why = str(error).removesuffix(".")
             raise StateError(f"{what} holds a head that cannot be used ({why}); it was damaged or edited.") from error
+
+    def to_file(self) -> tuple[dict[str, HostArray], dict[str, Any]]:
+        """Return the tensors, and the other arguments by name, from which `from_file` makes the head again."""
+        tensors = {"class_vectors": to_host(self.class_vectors)}
+        about = {"class_names": self.class_names, "logit_scale": self.logit_scale, "logit_bias": self.logit_bias}
+        if self.kinds is None:
+            return tensors, about
+        return tensors | {"kinds": to_host(self.kinds)}, about | {"kind_counts": self.kind_counts}
 
     def __len__(self) -> int:
         return len(self.class_names)
@@ -161,7 +192,8 @@ class Head:
     def fingerprint(self) -> str:
         """Digest of class names, class vectors, scale and bias: equal for equal heads."""
         digest = hashlib.sha256(repr((self.class_names, self.logit_scale, self.logit_bias)).encode())
-        digest.update(to_host(self.class_vectors).astype(np.float32).tobytes())
+        for vectors in self.to_file()[0].values():
+            digest.update(vectors.astype(np.float32).tobytes())
         return digest.hexdigest()[:32]
 
     def observe(self, features: Array) -> Evidence:
@@ -200,6 +232,11 @@ class Head:
         if unit.ndim == 3:
             return self._observe_views(unit)
         logits = (self.logit_scale * unit) @ self.class_vectors.T
+        if self.kinds is not None:
+            each = (self.logit_scale * unit) @ self.kinds.T
+            for index_of_class, first, end in self._broad:
+                together = log_sum_exp(each[:, first:end]) - KINDS_DISCOUNT * log(end - first)
+                logits[:, index_of_class] = NAME_WEIGHT * each[:, first] + (1.0 - NAME_WEIGHT) * together
         if self.logit_bias:
             logits += self.logit_bias
         logits = self._tied(logits)
@@ -219,6 +256,19 @@ class Head:
         logits = self._tied(mean_of_kept(each.logits))
         probs = self._tied(mean_of_kept(each.probs))
         return Evidence(mean_of_kept(each.features), logits, probs, entropy_of(probs), unit)
+
+    @property
+    def expanded(self) -> dict[str, int]:
+        """The broad classes, and the number of kinds that each is answered through."""
+        return {self.class_names[i]: end - first - 1 for i, first, end in self._broad}
+
+    @cached_property
+    def _broad(self) -> list[tuple[int, int, int]]:
+        """The broad classes, and the range of the kinds of each."""
+        ends = list(accumulate(self.kind_counts))
+        return [
+            (i, end - count, end) for i, (end, count) in enumerate(zip(ends, self.kind_counts, strict=True)) if count
+        ]
 
     @cached_property
     def _repeated(self) -> tuple[Array, Array] | None:
@@ -244,7 +294,10 @@ class Head:
         if new.dim != self.dim:
             raise InputError(f"the new class vectors have dim {new.dim}, the head {self.dim}.")
         vectors = namespace(new.class_vectors).concat([self.class_vectors, new.class_vectors])
-        return replace(self, class_vectors=vectors, class_names=(*self.class_names, *new.class_names))
+        counts = self.kind_counts and (*self.kind_counts, *[0] * len(new))
+        return replace(
+            self, class_vectors=vectors, class_names=(*self.class_names, *new.class_names), kind_counts=counts
+        )
 
     def remove(self, class_names: Iterable[str]) -> "Head":
         """Return a head without these classes."""
@@ -255,7 +308,17 @@ class Head:
         if not kept:
             raise InputError("removing every class would leave nothing to choose from; keep at least one.")
         vectors = self.class_vectors[index(kept, self.class_vectors)]
-        return replace(self, class_vectors=vectors, class_names=tuple(self.class_names[i] for i in kept))
+        left = replace(
+            self,
+            class_vectors=vectors,
+            class_names=tuple(self.class_names[i] for i in kept),
+            kinds=None,
+        )
+        ranges = {i: range(first, end) for i, first, end in self._broad if i in kept}
+        if self.kinds is None or not ranges:
+            return left
+        kinds = self.kinds[index([row for rows in ranges.values() for row in rows], self.kinds)]
+        return replace(left, kinds=kinds, kind_counts=tuple(len(ranges.get(i, ())) for i in kept))
 
     def to(self, like: Array) -> "Head":
         """Return the same head where `like` lives: array library, device and dtype (float32 at least)."""
@@ -275,6 +338,8 @@ class Head:
         if (self.logit_scale, self.logit_bias) != (other.logit_scale, other.logit_bias):
             scales = [f"{head.logit_scale:g} (bias {head.logit_bias:g})" for head in (self, other)]
             found.append(f"logit scale {scales[0]} against {scales[1]}")
+        if not found and self.expanded != other.expanded:
+            found.append("broad labels are expanded otherwise (--expand)")
         if not found and not np.allclose(to_host(self.class_vectors), to_host(other.class_vectors), atol=1e-4):
             found.append("the class vectors differ (another model or other prompts)")
         return found

@@ -1,9 +1,10 @@
 """Feature streams and their files: image features with a head, and labels where they are known.
 
 A `.safetensors` or `.npz` file holds the tensors `features` (n, d) or (n, V, d), `class_vectors` (K, d), and optionally
-`labels` (n,) and `order` (n,); `logit_scale`, `logit_bias` and JSON lists (`class_names`, `domains`, `files`) are
-metadata in the first and arrays in the second. A `.pt` file holds a dict with the same names. A bare array (`.npy`, or
-a tensor in a `.pt`) is features alone, and the rest is passed with it.
+`labels` (n,), `order` (n,) and the `kinds` (M, d) of broad classes; `logit_scale`, `logit_bias` and JSON lists
+(`class_names`, `kind_counts`, `domains`, `files`) are metadata in the first and arrays in the second. A `.pt` file
+holds a dict with the same names. A bare array (`.npy`, or a tensor in a `.pt`) is features alone, and the rest is
+passed with it.
 """
 
 import io
@@ -24,8 +25,8 @@ from acclimate.errors import AcclimateError, InputError, missing
 from acclimate.evidence import Head
 from acclimate.files import to_bytes, write_atomically, writing
 
-TENSORS = ("features", "class_vectors", "labels", "order")
-LISTS = ("class_names", "domains", "files")  # JSON lists in the metadata
+TENSORS = ("features", "class_vectors", "kinds", "labels", "order")
+LISTS = ("class_names", "kind_counts", "domains", "files")  # JSON lists in the metadata
 TEXTS = ("encoder", "prompts", "views_kind")
 WRITTEN = (".safetensors", ".npz")
 ArrayOrFile = HostArray | str | os.PathLike[str]
@@ -120,6 +121,8 @@ def read_stream(
     """
     path = Path(path)
     content = _read(path)
+    if class_vectors is not None:
+        content.pop("kinds", None)
     given = {
         "labels": None if labels is None else _array(labels),
         "class_vectors": None if class_vectors is None else _array(class_vectors),
@@ -147,10 +150,11 @@ def write_stream(stream: FeatureStream, path: str | os.PathLike[str]) -> None:
 ends in .safetensors or .npz.
     """
     check_stream_path(path)
-    arrays = {"features": stream.features, "class_vectors": to_host(stream.head.class_vectors)}
+    tensors, about_head = stream.head.to_file()
+    arrays = {"features": stream.features, **tensors}
     arrays |= {name: values for name in ("labels", "order") if (values := getattr(stream, name)) is not None}
-    given = {"class_names": stream.head.class_names, "domains": stream.domains, "files": stream.files}
-    lists = {name: list(values) for name, values in given.items() if values is not None}
+    given = about_head | {"domains": stream.domains, "files": stream.files}
+    lists = {name: list(given[name]) for name in LISTS if given.get(name) is not None}
     numbers = {"logit_scale": stream.head.logit_scale, "logit_bias": stream.head.logit_bias, "skipped": stream.skipped}
     numbers |= {} if stream.encode_s is None else {"encode_s": stream.encode_s}
     texts = {**stream.notes, **{name: text for name in TEXTS if (text := getattr(stream, name))}}
@@ -239,6 +243,8 @@ def _assemble(path: Path, content: dict[str, Any]) -> FeatureStream:
             _number(content, "logit_scale", None),
             _number(content, "logit_bias", 0.0),
             () if content.get("class_names") is None else tuple(map(str, content["class_names"])),
+            content.get("kinds"),
+            tuple(content.get("kind_counts", ())),
         )
         features = head.unit_features(np.asarray(content["features"]))
         count = len(features)

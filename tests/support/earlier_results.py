@@ -3,17 +3,7 @@
 import csv
 from pathlib import Path
 
-ADDED = (
-    "taken",
-    "folder",
-    "unsure",
-    "true_label",
-    "correct_label",
-    "none_score",
-    "online_label",
-    "online_score",
-    "sorted_to",
-)
+ADDED = ("unsure", "true_label", "correct_label", "none_score", "online_label", "online_score", "sorted_to")
 
 
 def remove_columns(path: Path, columns=ADDED) -> None:

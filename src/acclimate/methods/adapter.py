@@ -324,15 +324,15 @@ class Adapter(ABC):
 
     def add_classes(self, class_vectors: Array, class_names: Sequence[str]) -> None:
         """Append classes: vectors (N, d) and names; what was learnt of the others stays."""
-        self._follow_head(self.head.add(class_vectors, class_names))
+        self.replace_head(self.head.add(class_vectors, class_names))
 
     def remove_classes(self, class_names: Iterable[str]) -> None:
         """Remove classes and what was learnt of them; what was learnt of the others stays."""
-        self._follow_head(self.head.remove(class_names))
+        self.replace_head(self.head.remove(class_names))
 
     def to(self, like: Array) -> None:
         """Move to where `like` lives: array library, device and dtype."""
-        self._follow_head(self.head.to(like))
+        self.replace_head(self.head.to(like))
 
     def dump(self) -> Dump:
         """Return the whole state as host arrays named "PART.ARRAY"."""
@@ -358,7 +358,8 @@ class Adapter(ABC):
             part.review()
         self.derive()
 
-    def _follow_head(self, head: Head) -> None:
+    def replace_head(self, head: Head) -> None:
+        """Follow another head; classes of the same name keep what was learnt of them."""
         found = {name: i for i, name in enumerate(head.class_names)}
         position = np.array([found.get(name, -1) for name in self.head.class_names])
         for part in self.parts.values():

@@ -117,7 +117,7 @@ class FewShot(Adapter):
                 f"the method {self.name!r} was fitted to {len(self.head)} classes and cannot answer for others; "
                 "leave the labels out, or fit it to the new ones."
             )
-        self._follow_head(head)
+        self.replace_head(head)
 
     def require_every_class(self, labels: HostArray) -> None:
         """Refuse labels (n,) that leave out a class of the head."""

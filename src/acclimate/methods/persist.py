@@ -5,7 +5,6 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from acclimate.arrays import to_host
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
 from acclimate.files import parse_snapshot, read_snapshot, snapshot_bytes, write_atomically, writing
@@ -13,7 +12,7 @@ from acclimate.methods.adapter import Adapter, check_settings, require
 from acclimate.methods.registry import find_method
 from acclimate.methods.state import LARGEST_ID
 
-VECTORS = "class_vectors"
+HEAD = ("class_vectors", "kinds")  # tensors of the head; the others are those of the parts of a state
 AnyAdapter = TypeVar("AnyAdapter", bound=Adapter)
 # The fields of the description of a state, and their types
 FIELDS = {"method": str, "settings": dict, "head": dict, "origin": str, "seen": dict, "frozen": bool, "notes": dict}
@@ -52,11 +51,11 @@ def state_to_bytes(adapter: Adapter, notes: Mapping[str, Any] | None = None) -> 
         >>> state_from_bytes(state_to_bytes(TDA(Head(np.eye(3), logit_scale=10.0)))).name
         'tda'
     """
-    head = adapter.head
+    tensors, about_head = adapter.head.to_file()
     description = {
         "method": adapter.name,
         "settings": adapter.settings,
-        "head": {"class_names": head.class_names, "logit_scale": head.logit_scale, "logit_bias": head.logit_bias},
+        "head": about_head,
         "origin": adapter.origin,
         "seen": adapter.seen,
         "frozen": adapter.frozen,
@@ -64,7 +63,7 @@ def state_to_bytes(adapter: Adapter, notes: Mapping[str, Any] | None = None) -> 
         "notes": dict(notes or {}),
     }
     check_description(description, "the state")  # what cannot be read again must not be written
-    return snapshot_bytes({VECTORS: to_host(head.class_vectors), **adapter.dump()}, description)
+    return snapshot_bytes(tensors | adapter.dump(), description)
 
 
 def load_state(path: str | os.PathLike[str], like: Adapter | None = None, text: Any = None) -> Adapter:
@@ -137,7 +136,7 @@ def build_adapter(
         raise StateError(f"{what} has settings that cannot be used: {error}") from error
     adapter.seen = dict(description["seen"])
     try:
-        adapter.restore({key: values for key, values in tensors.items() if key != VECTORS})
+        adapter.restore({key: values for key, values in tensors.items() if key not in HEAD})
     except StateError as error:  # the parts of a state do not know where it comes from
         raise StateError(str(error).replace("the state", str(what), 1)) from error
     except (ArithmeticError, LookupError, ValueError) as error:
@@ -149,7 +148,7 @@ def build_adapter(
 def read_head(tensors: Mapping[str, Any], description: Mapping[str, Any], what: object) -> Head:
     """Return the head of a state; a description that is not complete is refused."""
     check_description(description, what)
-    return Head.from_file(tensors.get(VECTORS), description["head"], what)
+    return Head.from_file(tensors, description["head"], what)
 
 
 def check_description(description: Mapping[str, Any], what: object) -> None:

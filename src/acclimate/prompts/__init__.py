@@ -1,5 +1,6 @@
 """From class names to class vectors: labels, prompt templates, and the text side of a classifier."""
 
+from acclimate.prompts.expansion import expand_head, kinds_of
 from acclimate.prompts.head import TextEncoder, build_head, default_cache_folder, negative_vectors, nouns
 from acclimate.prompts.templates import (
     LearnedPrompts,
@@ -20,7 +21,9 @@ __all__ = [
     "clean_labels",
     "default_cache_folder",
     "example_prompts",
+    "expand_head",
     "foreign_labels",
+    "kinds_of",
     "language_note",
     "negative_vectors",
     "nouns",

@@ -199,11 +199,19 @@ def negative_vectors(
 
 def negative_steps(encoder: TextEncoder, cache: Path | Literal[False] | None = None) -> Steps[HostArray]:
     """Run `negative_vectors` in steps, as `head_steps` does for `build_head`."""
+    vectors = shipped_vectors(encoder)
+    if vectors is None:
+        head = yield from head_steps(encoder, nouns(), DEFAULT_SET, cache)
+        return to_host(head.class_vectors)
+    return vectors
+
+
+def shipped_vectors(encoder: TextEncoder) -> HostArray | None:
+    """Return unit vectors (M, d) of the nouns in the prompts of DEFAULT_SET, if they are shipped for this model."""
     with as_file(DATA / "nouns.safetensors") as path:
         shipped, about = read_snapshot(path)
     if about["key"] != vectors_key(encoder, prompts_for(nouns(), DEFAULT_SET)):
-        head = yield from head_steps(encoder, nouns(), DEFAULT_SET, cache)
-        return to_host(head.class_vectors)
+        return None
     # 8-bit numbers with a scale per vector, without the zeros at the end of all of them
     vectors = shipped["vectors"].astype(np.float32) * shipped["scale"][:, None]
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -166,7 +166,7 @@ class LearnedPrompts:
         encoder = description.get("encoder", "")
         if context is None or not description.get("seen"):
             raise StateError(f"{path} holds no learned prompts; make some with `acclimate fit --method coop`.")
-        head = Head.from_file(arrays.get("class_vectors"), description.get("head"), path)
+        head = Head.from_file(arrays, description.get("head"), path)
         fits = context.ndim == 2 or (context.ndim == 3 and len(context) == len(head))
         usable = isinstance(encoder, str) and context.dtype.kind == "f" and 0 not in context.shape and fits
         if not usable or not np.abs(context).max() <= MAX_CONTEXT_VALUE:
