@@ -9,7 +9,17 @@ from acclimate import TDA, Head, ZeroShot, create, load_state, merge_states, ref
 from acclimate.arrays import to_host
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError, StateError
-from acclimate.methods.corrections import DOUBT, MAX_CORRECTIONS, SHARPNESS, STRENGTH, Corrections, id_of
+from acclimate.methods import find_method
+from acclimate.methods.corrections import (
+    DOUBT,
+    EVIDENCE_NATS,
+    MAX_CORRECTIONS,
+    NEAR,
+    STRENGTH,
+    WIDE,
+    Corrections,
+    id_of,
+)
 
 STREAM = shifted_stream(samples=120, classes=5, dim=16, seed=1)
 METHODS = ("zero-shot", "tda", "accord", "dota", "dmn", "oga", "prior")
@@ -90,31 +100,44 @@ def test_a_wrong_entry_leaves_the_cache_and_its_slot_is_free():
     assert len([entry for entry in adapter.entries()["positive"] if entry.class_index == old]) == 3
 
 
-def test_votes_are_kernel_ridge_regression_of_the_errors():
+@pytest.mark.parametrize(("corrected", "sharpness"), [(6, NEAR), (60, WIDE)])
+def test_votes_are_kernel_ridge_regression_of_the_errors(corrected, sharpness):
+    """Votes reach far where the corrections predict each other, and near-duplicates alone where they do not."""
     adapter = ZeroShot(STREAM.head)
-    keys = STREAM.features[:6].astype(np.float64)
-    labels = np.array([0, 1, 2, 3, 4, 0])
+    keys = STREAM.features[:corrected].astype(np.float64)
     keys /= np.linalg.norm(keys, axis=1, keepdims=True)
-    adapter.corrections.correct(STREAM.features[:6], labels, range(6))
-    queries = STREAM.features[6:40].astype(np.float64)
+    labels = (STREAM.labels[:corrected] + (corrected == 60)) % 5  # a shift of all labels is easy to learn
+    adapter.corrections.correct(STREAM.features[:corrected], labels, range(corrected))
+    queries = STREAM.features[60:].astype(np.float64)
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
     vectors = to_host(STREAM.head.class_vectors).astype(np.float64)
 
-    def probs(x):
+    def log_probs(x):
         logits = STREAM.head.logit_scale * x @ vectors.T
-        exps = np.exp(logits - logits.max())
-        return exps / exps.sum()
+        return logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
 
-    def likeness(x, y):
-        overlap = sum(np.sqrt(a * b) for a, b in zip(probs(x), probs(y), strict=True))
-        return np.exp(-SHARPNESS * (1 - x @ y)) * overlap**2
+    def likeness(x, y, sharpness):
+        overlap = np.exp(log_probs(x) / 2) @ np.exp(log_probs(y) / 2)
+        return np.exp(-sharpness * (1 - x @ y)) * overlap**2
 
-    gram = np.array([[likeness(x, y) for y in keys] for x in keys])
-    errors = np.eye(5)[labels] - np.array([probs(x) for x in keys])
-    weights = np.linalg.inv(gram + DOUBT * np.eye(6)) @ errors
-    votes = STRENGTH * np.array([[likeness(x, y) for y in keys] for x in queries]) @ weights
-    plain = STREAM.head.observe(STREAM.features[6:40]).logits
-    np.testing.assert_allclose(adapter.step(STREAM.features[6:40]) - plain, votes, atol=1e-3)
+    def votes(keys, labels, queries, sharpness):
+        gram = np.array([[likeness(x, y, sharpness) for y in keys] for x in keys])
+        errors = np.eye(5)[labels] - np.exp([log_probs(x) for x in keys])
+        weights = np.linalg.inv(gram + DOUBT * np.eye(len(keys))) @ errors
+        return STRENGTH * np.array([[likeness(x, y, sharpness) for y in keys] for x in queries]) @ weights
+
+    def fit(sharpness):
+        """Return the log-likelihood of the corrections, each predicted by the others."""
+        total = 0.0
+        for row, key in enumerate(keys):
+            others = np.arange(corrected) != row
+            logits = log_probs(key) + votes(keys[others], labels[others], [key], sharpness)[0]
+            total += np.log(np.exp(logits)[labels[row]] / np.exp(logits).sum() + 1e-6)
+        return total
+
+    assert (fit(WIDE) > fit(NEAR) + EVIDENCE_NATS) == (sharpness == WIDE)
+    moved = adapter.step(STREAM.features[60:]) - STREAM.head.observe(STREAM.features[60:]).logits
+    np.testing.assert_allclose(moved, votes(keys, labels, queries, sharpness), atol=1e-3)
 
 
 def test_confirmations_of_sure_answers_change_nothing_and_are_listed():
@@ -341,7 +364,8 @@ def test_ids_of_images_are_stable_and_fit_into_a_double():
 
 def test_learning_with_corrections_does_not_depend_on_batches():
     for method in METHODS:
-        adapters = [shown(method, samples=40) for _ in range(2)]
+        single = {"batch": 1} if find_method(method).answers_batches else {}
+        adapters = [shown(method, samples=40, **single) for _ in range(2)]
         answers = []
         for adapter, step in zip(adapters, (7, 80), strict=True):
             corrected = slice(30, 50)  # half of them are yet to come

@@ -6,7 +6,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, check_integers, device, index, move, namespace, to_host, unit_rows
+from acclimate.arrays import (
+    Array,
+    HostArray,
+    check_integers,
+    device,
+    index,
+    move,
+    namespace,
+    softmax_and_entropy,
+    to_host,
+    unit_rows,
+)
 from acclimate.errors import InputError, StateError, nearest
 from acclimate.evidence import Evidence
 from acclimate.methods.state import LARGEST_ID, Dump, Ids, State
@@ -17,8 +28,11 @@ MAX_CORRECTIONS = 2000  # more cost more than they teach
 TOO_MANY = f"at most {MAX_CORRECTIONS} images can be corrected; fit a few-shot method by `acclimate fit` instead"
 CERTAIN_NATS = 15.0  # lead of the corrected class when the image is shown again
 # One set for all data; docs/corrections.md says what they do, and benchmarks/corrections.py measures them.
-SHARPNESS = 7.0  # how fast likeness falls with the angle between two images
+NEAR = 50.0  # how fast likeness falls with the angle between two images, where little is known: near-duplicates
+WIDE = 10.0  # the same where corrections predict each other
+EVIDENCE_NATS = 2.0  # by how much they must do so: log-likelihood of the corrections, each left out in turn
 DOUBT = 0.3  # how much a correction stands for its image alone, and not for those that are like it
+SMALLEST_PROB = 1e-6  # a correction that nothing predicts counts no more than this
 STRENGTH = 4.0  # nats that a wholly wrong answer is moved by
 BLOCK_PAIRS = 2**22  # pairs of an entry and a correction that are compared at once
 NAME_BYTES = 4096  # the end of a longer name is kept; all names take as much room as the longest
@@ -142,7 +156,7 @@ class Corrections(State):
             return logits
         xp = namespace(logits)
         cosines = evidence.original_view @ self.keys.T
-        logits = logits + _likeness(cosines, evidence.probs, self._probs) @ self._votes
+        logits = logits + _likeness(cosines, evidence.probs, self._probs, self.sharpness) @ self._votes
         rows = np.flatnonzero(to_host(xp.max(cosines, axis=-1)) >= SAME_IMAGE_COSINE)
         if len(rows):
             classes = index(self.classes[to_host(xp.argmax(cosines, axis=-1))[rows]], logits)
@@ -218,7 +232,8 @@ class Corrections(State):
         """Take over rows, and compute the votes (n, K): how the model's errors on them carry over to similar images.
 
         This is kernel ridge regression of the error, the corrected class less the probabilities of the model. What the
-        model knew anyway votes for nothing, and corrections of similar images share their vote.
+        model knew anyway votes for nothing, and corrections of similar images share their vote. They carry over to less
+        similar images, too, if each correction is predicted better that way from all others.
         """
         like = self.head.class_vectors
         width = max(1, int((rows["names"] > 0).any(axis=0).sum()))
@@ -226,14 +241,28 @@ class Corrections(State):
         self.classes = rows["classes"].astype(np.int64)
         self.ids = rows["ids"].astype(np.int64)
         self.names = rows["names"][:, :width].astype(np.uint8)
+        self.sharpness = NEAR
         self._probs = self._votes = namespace(like).zeros((0, len(self.head)), dtype=like.dtype, device=device(like))
         if len(self):
-            self._probs = self.head.observe_unit(self.keys).probs
-            keys, probs = (to_host(each).astype(np.float64) for each in (self.keys, self._probs))
-            errors = -probs
-            errors[np.arange(len(self)), self.classes] += 1.0
-            likeness = _likeness(keys @ keys.T, probs, probs) + DOUBT * np.eye(len(self))
-            self._votes = move(STRENGTH * np.linalg.solve(likeness, errors), like)
+            evidence = self.head.observe_unit(self.keys)
+            self._probs = evidence.probs
+            near, near_fit = self._ridge(evidence, NEAR)
+            wide, wide_fit = self._ridge(evidence, WIDE)
+            is_wide = wide_fit > near_fit + EVIDENCE_NATS
+            self.sharpness = WIDE if is_wide else NEAR
+            self._votes = move(wide if is_wide else near, like)
+
+    def _ridge(self, evidence: Evidence, sharpness: float) -> tuple[HostArray, float]:
+        """Return the votes (n, K) at a sharpness, and the log-likelihood of the corrections, each left out in turn."""
+        keys, probs, logits = (to_host(x).astype(np.float64) for x in (self.keys, evidence.probs, evidence.logits))
+        rows = np.arange(len(self))
+        errors = -probs
+        errors[rows, self.classes] += 1.0
+        likeness = _likeness(keys @ keys.T, probs, probs, sharpness)
+        inverse = np.linalg.inv(likeness + DOUBT * np.eye(len(self)))
+        votes = STRENGTH * inverse @ errors
+        left_out = logits + STRENGTH * errors - votes / np.diag(inverse)[:, None]
+        return votes, float(np.log(softmax_and_entropy(left_out)[0][rows, self.classes] + SMALLEST_PROB).sum())
 
 
 def id_of(feature: HostArray) -> int:
@@ -245,10 +274,10 @@ def id_of(feature: HostArray) -> int:
     return int.from_bytes(digest[:6], "big") | 2**48
 
 
-def _likeness(cosines: Array, probs: Array, others: Array) -> Array:
+def _likeness(cosines: Array, probs: Array, others: Array, sharpness: float) -> Array:
     """Return how like B samples are n others, from 0 to 1: by cosines (B, n), and by what the model sees in both."""
     xp = namespace(cosines)
-    return xp.exp(SHARPNESS * (cosines - 1.0)) * (xp.sqrt(probs) @ xp.sqrt(others).T) ** 2
+    return xp.exp(sharpness * (cosines - 1.0)) * (xp.sqrt(probs) @ xp.sqrt(others).T) ** 2
 
 
 def _identities(rows: Dump) -> list[tuple[int, int, bytes]]:
