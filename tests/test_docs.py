@@ -112,3 +112,15 @@ def test_the_readme_is_read_in_a_minute():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 80
     assert max(map(len, lines)) <= 120
+
+
+def test_the_way_of_one_image_is_that_of_the_code():
+    """Every place that CONTRIBUTING names is there, and defines what is named beside it."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    defined = "".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    steps = re.findall(r"^\| \d+\. [^|]+ \| ([^|]+) \| (.+) \|$", text, re.MULTILINE)
+    assert len(steps) == 11
+    for places, happens in steps:
+        assert all((PACKAGE / place).exists() for place in re.findall(r"`([^`]+)`", places)), places
+        for name in re.findall(r"`(?:\w+\.)*(\w+)`s?", happens):
+            assert re.search(rf"(def|class) {name}\b", defined), name

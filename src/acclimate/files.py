@@ -265,6 +265,11 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def separator_of(header: str) -> str:
+    """Return what separates the cells of a csv file with this header: spreadsheets take semicolons or tabs, too."""
+    return max(",;\t", key=header.count)
+
+
 def to_cell(text: str, path: bool = False) -> str:
     """Return the text as a cell: with an apostrophe, or `./` before a relative path, where it would be a formula.
 

@@ -22,6 +22,10 @@ COLUMNS: dict[str, type] = {
     "file": str,
     "label": str,
     "score": float,
+    "taken": str,
+    "folder": str,
+    "group": str,
+    "group_score": float,
     "unsure": bool,
     "true_label": str,
     "correct_label": str,  # the correction made with `acclimate correct`; None in a prediction
@@ -78,6 +82,8 @@ class Prediction:
         truth: the true label; None if it is not known.
         none: the score of "none of these"; None if every image must have a label.
         unsure: True if the score is below the threshold that was asked for.
+        taken: time at which the image was taken, as ISO 8601 in the camera's time; None if it does not say.
+        group: the best group of labels, by the sum of their scores; None where labels have no groups.
 
     Examples:
         >>> from acclimate import Classifier
@@ -99,6 +105,8 @@ class Prediction:
     truth: str | None = None
     none: float | None = None
     unsure: bool = False
+    taken: str | None = None
+    group: Answer | None = None
 
     @property
     def label(self) -> str:
@@ -134,6 +142,8 @@ class Prediction:
         answers = [{"label": answer.label, "score": round(answer.score, 4)} for answer in self.top]
         record = dict.fromkeys(COLUMNS) | {
             "file": readable_name(self.name),
+            "folder": readable_name(self.name).rpartition("/")[0] or ".",
+            "taken": self.taken,
             "true_label": self.truth,
             "index": self.index,
             "error": self.error,
@@ -141,6 +151,8 @@ class Prediction:
         if self.error is None:
             record |= {
                 **answers[0],
+                "group": None if self.group is None else self.group.label,
+                "group_score": None if self.group is None else round(self.group.score, 4),
                 "unsure": self.unsure,
                 "none_score": None if self.none is None else round(self.none, 6),
                 "online_label": self.online.label,
@@ -176,6 +188,8 @@ class Predictions(Sequence[Prediction]):
         names: B names of images.
         errors: B reasons why an image could not be read; None for those that could.
         truths: B true labels; None for those not known.
+        taken: B times at which the images were taken; None for those that do not say.
+        groups: B best groups of labels; None where labels have no groups.
         start: position of the first image in the stream.
     """
 
@@ -195,6 +209,8 @@ class Predictions(Sequence[Prediction]):
     names: Sequence[str] = ()
     errors: Sequence[str | None] = ()
     truths: Sequence[str | None] = ()
+    taken: Sequence[str | None] = ()
+    groups: Sequence[Answer | None] = ()
     start: int = 0
 
     @classmethod
@@ -247,6 +263,8 @@ class Predictions(Sequence[Prediction]):
             names=[""] * count,
             errors=[None] * count,
             truths=[None] * count,
+            taken=[None] * count,
+            groups=[None] * count,
         )
 
     @classmethod
@@ -289,6 +307,8 @@ class Predictions(Sequence[Prediction]):
             names=[record["file"] for record in records],
             errors=[record["error"] or None for record in records],
             truths=[record["true_label"] or None for record in records],
+            taken=[record["taken"] or None for record in records],
+            groups=[Answer(x["group"], float(x["group_score"])) if x["group"] else None for x in records],
             start=int(records[0]["index"]),
         )
 
@@ -304,6 +324,8 @@ class Predictions(Sequence[Prediction]):
             names=batch.names,
             errors=batch.errors,
             truths=true_labels(self.labels, batch.truths),
+            taken=batch.taken or [None] * len(batch.names),
+            groups=[None] * len(batch.names),
             start=batch.start,
         )
 
@@ -323,6 +345,30 @@ class Predictions(Sequence[Prediction]):
             classes=_spread(classes, rows, -1),
             scores=_spread(scores, rows, 0.0),
             unsure=_spread(scores[:, 0] < unsure, rows, False),
+        )
+
+    def grouped(self, parents: Mapping[str, str], top_k: int) -> "Predictions":
+        """Return the same images with the best group of each, by the sum of the scores of its labels.
+
+        "none of these" is the group where it is the label, and nowhere else.
+
+        Args:
+            parents: the group of each label; a label without one is a group of its own.
+            top_k: labels that are kept of each image; before, all of them must be there.
+        """
+        names = list(dict.fromkeys(parents.get(label, label) for label in self.labels))
+        group_of = np.array([names.index(parents.get(label, label)) for label in self.labels])
+        sums = np.zeros((len(self), len(names)))
+        np.add.at(sums, (np.arange(len(self))[:, None], group_of[self.classes]), self.scores)
+        foreign = (self.classes[:, :1] == len(self.labels) - 1).any(axis=1)
+        best = np.where(foreign, len(names) - 1, sums[:, :-1].argmax(axis=1))
+        scores = sums[np.arange(len(self)), best].tolist()
+        found = [Answer(names[group], score) for group, score in zip(best.tolist(), scores, strict=True)]
+        return replace(
+            self,
+            classes=self.classes[:, :top_k],
+            scores=self.scores[:, :top_k],
+            groups=[None if error else answer for answer, error in zip(found, self.errors, strict=True)],
         )
 
     @property
@@ -355,6 +401,8 @@ class Predictions(Sequence[Prediction]):
             self.truths,
             [None if isnan(score) else score for score in self.none.tolist()],
             self.unsure.tolist(),
+            self.taken,
+            self.groups,
             strict=True,
         )
         return [Prediction(*row) for row in columns]

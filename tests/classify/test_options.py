@@ -20,8 +20,8 @@ def options(**given):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"resume": True}, "--resume and --sort-into work from results"),
-        ({"sort_into": Path("sorted")}, "--resume and --sort-into work from results"),
+        ({"resume": True}, "--resume, --sort-into and --counts work from results"),
+        ({"sort_into": Path("sorted")}, "--resume, --sort-into and --counts work from results"),
         ({"out": Path("r.csv"), "resume": True, "overwrite": True}, "pass one of them"),
         ({"fitted": Path("f.safetensors"), "method": "tda"}, "leave out --method, --set, --state"),
         ({"fitted": Path("f.safetensors"), "state": Path("s.safetensors")}, "leave out --method, --set, --state"),

@@ -107,6 +107,36 @@ def test_stopping_and_going_on_leaves_no_trace(make, tmp_path, monkeypatch, suff
             assert (tmp_path / "work" / one).read_bytes() == (tmp_path / "work" / other).read_bytes()
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
+def test_answers_in_groups_leave_no_trace_of_a_stop(make, tmp_path, suffix):
+    parents = dict(zip(LABELS, ["round", "square", "square"], strict=True))
+    whole = make(f"whole{suffix}", parents=parents)
+    whole.run()
+    rows = outputs.read_results(tmp_path / "work" / f"whole{suffix}")
+    every = make("every.jsonl", top_k=3, output=ResultFile(tmp_path / "work/every.jsonl", 3))
+    every.run()
+    for row, all_scores in zip(rows, read_rows(tmp_path / "work/every.jsonl"), strict=True):
+        scores = {each["label"]: each["score"] for each in all_scores["predictions"]}
+        sums = {group: sum(scores[x] for x in LABELS if parents[x] == group) for group in ("round", "square")}
+        assert row["group"] == max(sums, key=sums.get)
+        assert float(row["group_score"]) == pytest.approx(sums[row["group"]], abs=2e-4)
+        assert row["label"] == all_scores["label"]
+        assert len(row["predictions"]) == 2
+    assert whole.summary.groups.total() == 40
+    for stops in (1, 3, 6):
+        calls = iter(range(1000))
+        name = f"parts{stops}{suffix}"
+        make(name, parents=parents, stop=lambda: next(calls) >= stops - 1).run()  # noqa: B023 (called in this round)
+        with pytest.raises(InputError, match="its parents of the labels was different"):
+            make(name).run(resume=True)
+        again = make(name, parents=parents)
+        assert again.run(resume=True)
+        assert vars(again.summary) == vars(whole.summary)
+        assert outputs.read_results(tmp_path / "work" / name) == rows
+        if suffix == ".csv":
+            assert (tmp_path / "work" / name).read_bytes() == (tmp_path / "work/whole.csv").read_bytes()
+
+
 class Crash(BaseException):
     """The end of the process, for the sake of the test."""
 
@@ -513,8 +543,8 @@ def test_results_can_be_read_by_other_programs(suffix, tmp_path_factory, drawn):
 
 
 def test_formats_that_are_unknown_or_need_a_package(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"results end in .csv, .jsonl or .parquet"):
-        ResultFile(tmp_path / "x.xlsx", 1)
+    with pytest.raises(InputError, match=r"results end in .csv, .jsonl, .parquet or .xlsx"):
+        ResultFile(tmp_path / "x.ods", 1)
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"install .*\[parquet\]"):
         ResultFile(tmp_path / "x.parquet", 1)

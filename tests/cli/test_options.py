@@ -107,13 +107,14 @@ def test_any_labels_go_through_a_table(tmp_path_factory, labels):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", "id,species\n1,cat\n", r"a\.csv has the columns id, species; name the one with the labels 'label'"),
+        ("a.csv", "id,breed\n1,cat\n", r"a\.csv has the columns id, breed; name the one with the labels 'label'"),
         ("a.json", '{"0": "cat"}', "must hold a list, such as"),
         ("a.json", "[1, 2]", "label 1 must be a string"),
         ("a.json", "[", "is not JSON"),
         ("a.csv", "label\ncat\nCat\n", "'cat' and 'Cat' are the same class"),
         ("a.csv", 'label\n"cat\n' + "x" * 200_000, "is not a table"),
-        ("a.xlsx", "PK", "is a spreadsheet; save it as .csv"),
+        ("a.xlsx", "PK", "cannot be read as an Excel file"),
+        ("a.ods", "PK", "is a spreadsheet of another kind; save it as .xlsx or .csv"),
     ],
 )
 def test_label_files_that_cannot_be_used(tmp_path, name, content, message):

@@ -3,7 +3,17 @@
 import csv
 from pathlib import Path
 
-ADDED = ("unsure", "true_label", "correct_label", "none_score", "online_label", "online_score", "sorted_to")
+ADDED = (
+    "taken",
+    "folder",
+    "unsure",
+    "true_label",
+    "correct_label",
+    "none_score",
+    "online_label",
+    "online_score",
+    "sorted_to",
+)
 
 
 def remove_columns(path: Path, columns=ADDED) -> None:

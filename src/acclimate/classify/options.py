@@ -19,13 +19,15 @@ class ClassifyOptions:
     Examples:
         >>> ClassifyOptions(source=["photos"], labels="cat, dog", resume=True).check()
         Traceback (most recent call last):
-        acclimate.errors.InputError: --resume and --sort-into work from results; name the file with --out.
+        acclimate.errors.InputError: --resume, --sort-into and --counts work from results; name the file with --out.
     """
 
     source: Sequence[str]
     labels: str | None = None  # separated by commas, or a file; None if the fitted file has them
     model: str = "bundled"
     out: Path | str | None = None  # a file; on a cluster a folder, or its URL
+    bom: bool = False
+    counts: str | None = None  # kinds of counts, with commas
     method: str | None = None
     setting: Sequence[str] | None = None  # KEY=VALUE each
     fitted: Path | None = None
@@ -62,11 +64,17 @@ class ClassifyOptions:
 
     def check(self) -> None:
         """Refuse options that contradict each other, with an `InputError` that says what to do; reads no file."""
+        from acclimate.classify.counts import parse_counts
+
         around = [] if self.sort_into is None else [self.sort_into.resolve(), *self.sort_into.resolve().parents]
         refusals = (
             (
-                self.out is None and (self.resume or self.sort_into is not None),
-                "--resume and --sort-into work from results; name the file with --out.",
+                self.out is None and (self.resume or self.sort_into is not None or self.counts is not None),
+                "--resume, --sort-into and --counts work from results; name the file with --out.",
+            ),
+            (
+                self.bom and Path(self.out or "").suffix.lower() != ".csv",
+                "--bom is for results in csv; name them with --out, or write .xlsx for Excel.",
             ),
             (
                 self.resume and self.overwrite,
@@ -105,6 +113,8 @@ class ClassifyOptions:
         for refused, message in refusals:
             if refused:
                 raise InputError(message)
+        if self.counts is not None:
+            parse_counts(self.counts)
 
     def check_files(self) -> None:
         """Refuse files that cannot be written, --freeze without a state, and results that would be replaced."""

@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from jinja2.filters import do_truncate
 
+from acclimate.classify.counts import Counts
 from acclimate.classify.run import Classification
 from acclimate.classify.summary import EXAMPLES, FEW_IMAGES, Summary, paired_difference, ranked, score_text, wilson
 from acclimate.errors import ImageError, InputError, count
@@ -27,10 +28,17 @@ GALLERY_IMAGES = 240  # images below their labels; with the others the file stay
 IMAGES_PER_PART = 3  # images per label and part of the state
 
 
-def write_report(path: str | os.PathLike[str], run: Classification, title: str, settings: Mapping[str, object]) -> None:
+def write_report(
+    path: str | os.PathLike[str],
+    run: Classification,
+    title: str,
+    settings: Mapping[str, object],
+    counts: Counts | None = None,
+) -> None:
     """Write what a run has answered and learnt as a self-contained HTML page; equal input gives equal bytes.
 
-    The images that are shown are read again. The settings, such as options and versions, are listed at the end.
+    The images that are shown are read again. The settings, such as options and versions, are listed at the end. The
+    first of the counts are shown.
     """
     summary = run.summary
     adapter = run.classifier.adapter
@@ -58,6 +66,7 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
         unsure=run.classifier.unsure,
         first_id=run.first_id,
         settings=settings,
+        counts=counts,
         meanings=setting_meanings(type(adapter)),
         order=order,
         found=found,

@@ -27,7 +27,15 @@ from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError, RunError, StateError
 from acclimate.methods import Adapter, load_with_notes, save_state, state_to_bytes
 from acclimate.methods.gates import NearDuplicates
-from acclimate.predict import NONE, Prediction, Predictions, readable_name, second_answers, true_labels
+from acclimate.predict import (
+    NONE,
+    Prediction,
+    Predictions,
+    readable_name,
+    refuse_none,
+    second_answers,
+    true_labels,
+)
 from acclimate.reading.walk import OnError, precision_of
 from acclimate.sources.source import Sample, can_be_read, file_sample
 
@@ -138,6 +146,7 @@ class Classification:
     output: ResultFile | None = None  # the file of the predictions; a run without it cannot be resumed
     emit: Emit = lambda predictions, final: None  # called with every batch, and again with those of the second pass
     top_k: int = 3  # labels per prediction
+    parents: Mapping[str, str] = field(default_factory=dict)  # group of each label, whose scores are summed
     passes: int = 2  # 2 to answer all images again at the end, where that changes an answer
     on_error: OnError = "skip"  # "skip" lists unreadable images in the output, "raise" stops with a RunError
     state: Path | None = None  # file for what was learnt, written at the end; without an output also when stopped
@@ -153,7 +162,10 @@ class Classification:
         self.summary = Summary()
         self.kept = Kept()
         self.first_id = self.classifier.adapter.next_id  # id of the first image in the state
+        self._scored = len(self.classifier.labels) + 1 if self.parents else self.top_k  # labels that have scores
+        refuse_none(self.parents.values())
         self._identity = job_identity(self.classifier, self.top_k, self.passes)
+        self._identity["parents of the labels"] = dict(self.parents) or None
 
     def run(self, resume: bool = False) -> bool:
         """Classify all images, or those that a stopped run has left; returns False if this run was stopped.
@@ -205,14 +217,15 @@ class Classification:
         start = self.summary.images
         batches = self.classifier.batches(
             self.samples[start:],
-            self.top_k,
+            self._scored,
             self.on_error,
             start=start,
             first_id=self.first_id,
             keep=None if features is None else features.write,
         )
         with closing(batches):
-            for batch in batches:
+            for scored in batches:
+                batch = scored.grouped(self.parents, self.top_k) if self.parents else scored
                 if rows is not None:
                     rows.write(batch)
                 self.summary.extend(batch)
@@ -230,11 +243,12 @@ class Classification:
         again.open_like(rows, self.kept.size)
         for kept in rows.read(stop=self.kept.images):
             summary.extend(kept)
-        answers = second_answers(self.classifier.adapter, features.read(), self.top_k)
+        answers = second_answers(self.classifier.adapter, features.read(), self._scored)
         for online in rows.read(self.classifier.labels, start=self.kept.images):
             if self.output is not None and self.stop():
                 return False
-            final = online.refined(answers, self.top_k, self.classifier.unsure)
+            final = online.refined(answers, self._scored, self.classifier.unsure)
+            final = final.grouped(self.parents, self.top_k) if self.parents else final
             again.write(final)
             summary.extend(final)
             self.emit(final, True)

@@ -117,6 +117,7 @@ class Summary:
     changed_again: int = 0  # final answers that differ from those given when the image came
     before: Counter[str] = field(default_factory=Counter)  # zero-shot answers by label
     after: Counter[str] = field(default_factory=Counter)  # adapted answers by label
+    groups: Counter[str] = field(default_factory=Counter)  # adapted answers by group of labels
     before_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # zero-shot scores in equal bins from 0 to 1
     after_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # the same for adapted scores
     bin_width: int = 50  # answers in a bin of the stream; with fewer, the share of changes would be chance
@@ -177,6 +178,7 @@ class Summary:
         self.before[zero_shot.label] += 1
         self.before_bins[_bin(zero_shot.score)] += 1
         self.after[prediction.label] += 1
+        self.groups.update([prediction.group.label] if prediction.group else [])
         self.after_bins[_bin(prediction.score)] += 1
         self.unsure += prediction.unsure
         self.unsure_none += prediction.unsure and prediction.label == NONE
@@ -238,7 +240,7 @@ class Summary:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Summary":
         """Return the summary that `to_json` was called on."""
-        counted = {name: Counter(content[name]) for name in COUNTED}
+        counted = {name: Counter(content.get(name, {})) for name in COUNTED}
         pairs = {name: Counter({(a, b): number for a, b, number in content[name]}) for name in PAIRED}
         return cls(**{**content, **counted, **pairs})
 
@@ -278,7 +280,7 @@ class BlockSummary(Summary):
 
 
 PAIRED = ("pairs", "confusions")
-COUNTED = ("before", "after", "truths", "judged", "right", "right_before")
+COUNTED = ("before", "after", "groups", "truths", "judged", "right", "right_before")
 
 
 def ranked(heap: Heap) -> list[Any]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from acclimate.errors import InputError, nearest, reason, same_words
-from acclimate.files import MAX_LIST, from_cell, open_text
+from acclimate.files import MAX_LIST, from_cell, open_text, separator_of
 from acclimate.predict import NONE, readable_name
 from acclimate.sources.source import Sample
 from acclimate.sources.table import FILE_KEYS, LABEL_KEYS, read_rows
@@ -90,7 +90,9 @@ def _read_jsonl(path: Path, lines: Iterable[str]) -> Iterator[Row]:
 
 
 def _read_csv(path: Path, lines: Iterable[str]) -> Iterator[Row]:
-    rows = csv.reader(lines)
+    lines = list(lines)
+    first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
+    rows = csv.reader(lines, delimiter=separator_of(first))
     columns: list[int] = []  # columns of the file and of the label
     for row in rows:
         cells = [from_cell(cell.strip()) for cell in row]

@@ -241,7 +241,20 @@ Gpus = Annotated[
 ]
 
 
-LABEL_COLUMNS = ("label", "name", "class", "labels", "names", "classes", "class_name", "classname", "category")
+LABEL_COLUMNS = (
+    "label",
+    "name",
+    "class",
+    "labels",
+    "names",
+    "classes",
+    "class_name",
+    "classname",
+    "category",
+    "species",
+)
+LABEL_TABLES = (".csv", ".tsv", ".xlsx")
+PARENT_COLUMNS = ("parent", "group", "genus", "family")
 
 
 def read_lines(path: Path, what: str) -> list[str]:
@@ -253,8 +266,8 @@ def read_lines(path: Path, what: str) -> list[str]:
 def read_labels(text_or_path: str) -> tuple[str, ...]:
     """Return the labels of a list with commas or semicolons, or of a file.
 
-    A file has one label per line, where # begins a comment line, or all in one line with commas; a .csv or .tsv file
-    has a column named label, name or class, or a single column; a .json file has a list.
+    A file has one label per line, where # begins a comment line, or all in one line with commas; a .csv, .tsv or .xlsx
+    file has a column named label, name or class, or a single column; a .json file has a list.
     """
     from acclimate.prompts import clean_labels
 
@@ -265,9 +278,9 @@ def read_labels(text_or_path: str) -> tuple[str, ...]:
         if re.fullmatch(r"[^,;\n]*([/\\][^,;\n]*|\.(csv|tsv|txt|json|jsonl|xlsx?|ods|ya?ml))", text, re.IGNORECASE):
             raise InputError(f"no label file at {text}.")
         return clean_labels(_split(text) if text else [])
-    if suffix in (".xls", ".xlsx", ".ods"):
-        raise InputError(f"{path} is a spreadsheet; save it as .csv.")
-    if suffix in (".csv", ".tsv"):
+    if suffix in (".xls", ".ods"):
+        raise InputError(f"{path} is a spreadsheet of another kind; save it as .xlsx or .csv.")
+    if suffix in LABEL_TABLES:
         labels = _label_table(path)
     elif suffix == ".json":
         labels = _read_json(path, "label file")
@@ -285,17 +298,47 @@ def _split(text: str) -> list[str]:
     return text.split(next((separator for separator in "\n,;" if separator in text), ","))
 
 
-def _label_table(path: Path) -> list[str]:
-    """Return the labels of a table: of the column that is named so, of the only one, or of the only row."""
-    from acclimate.files import from_cell
+def read_parents(text_or_path: str) -> dict[str, str]:
+    """Return the parent of each label of a table with a column for it, {} without; a label with none is its own."""
+    path = Path(text_or_path.strip())
+    if path.suffix.lower() not in LABEL_TABLES or not path.is_file():
+        return {}
+    rows = _label_rows(path)
+    header = [cell.lower() for cell in rows[0]]
+    columns = [
+        next((header.index(name) for name in names if name in header), -1) for names in (LABEL_COLUMNS, PARENT_COLUMNS)
+    ]
+    if min(columns) < 0:
+        return {}
+    found: dict[str, str] = {}
+    for row in rows[1:]:
+        label, parent = (row[column] if len(row) > column else "" for column in columns)
+        if label and found.setdefault(label, parent or label) != (parent or label):
+            raise InputError(f"{path} gives {label!r} two parents: {found[label]!r} and {parent!r}; leave one of them.")
+    return found
 
-    text = read_text(path, "label file")
-    delimiter = max(",;\t", key=text.lstrip().split("\n", 1)[0].count)  # a comma if there is none
+
+def _label_rows(path: Path) -> list[list[str]]:
+    """Return the rows of a table that are neither blank nor comments."""
+    from acclimate.classify.outputs import sheet_rows
+    from acclimate.files import from_cell, separator_of
+
     try:
-        rows = [[from_cell(cell.strip()) for cell in row] for row in csv.reader(text.splitlines(), delimiter=delimiter)]
+        if path.suffix.lower() == ".xlsx":
+            rows = [["" if cell is None else str(cell).strip() for cell in row] for row in sheet_rows(path)]
+        else:
+            text = read_text(path, "label file")
+            separator = separator_of(text.lstrip().split("\n", 1)[0])
+            table = csv.reader(text.splitlines(), delimiter=separator)
+            rows = [[from_cell(cell.strip()) for cell in row] for row in table]
     except csv.Error as error:
         raise InputError(f"the label file {path} is not a table: {error}.") from None
-    rows = [row for row in rows if any(row) and not row[0].startswith("#")]
+    return [row for row in rows if any(row) and not row[0].startswith("#")]
+
+
+def _label_table(path: Path) -> list[str]:
+    """Return the labels of a table: of the column that is named so, of the only one, or of the only row."""
+    rows = _label_rows(path)
     header = [cell.lower() for cell in rows[0]] if rows else []
     if name := next((name for name in LABEL_COLUMNS if name in header), None):
         column = header.index(name)

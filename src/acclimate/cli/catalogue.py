@@ -59,6 +59,7 @@ def doctor() -> None:
         "onnxscript": ("acclimate convert", "convert"),
         "diffusers": ("acclimate generate", "diffusion"),
         "pyarrow": ("parquet results", "parquet"),
+        "openpyxl": ("Excel results and labels", "excel"),
         "datasets": ("hfds: sources", "datasets"),
         "fastapi": ("acclimate serve", "serve"),
         "httpx": ("the Python client of the service", "client"),

@@ -58,7 +58,7 @@ def classify(
     source: arguments.Source,
     labels: arguments.LabelsUnlessFitted = None,
     model: arguments.Model = arguments.DEFAULT_MODEL,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Results: .csv, .jsonl or .parquet.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Results: .csv, .jsonl, .parquet or .xlsx.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
     sort_into: Annotated[
         Path | None, typer.Option(help="At the end, sort the images into this folder, one subfolder per answer.")
@@ -77,6 +77,20 @@ def classify(
         ),
     ] = None,
     # output
+    counts: Annotated[
+        str | None,
+        typer.Option(
+            help="Count the images by some of day, folder, label, group, such as day,label: a csv beside --out.",
+            rich_help_panel=arguments.OUTPUT,
+            show_default=False,
+        ),
+    ] = None,
+    bom: Annotated[
+        bool,
+        typer.Option(
+            "--bom", help="Begin a csv with a mark by which Excel knows UTF-8.", rich_help_panel=arguments.OUTPUT
+        ),
+    ] = False,
     sort_how: Annotated[
         Literal["copy", "link", "move"],
         typer.Option(help="How --sort-into puts the images there.", rich_help_panel=arguments.OUTPUT),
@@ -160,7 +174,7 @@ def _classify(options: ClassifyOptions) -> None:
 
     options.check()
     options.check_files()
-    output = None if options.out is None else ResultFile(Path(options.out), options.top_k)
+    output = None if options.out is None else ResultFile(Path(options.out), options.top_k, options.bom)
     state = None if options.state is None else Path(options.state)
     starts_anew = not options.freeze and (state is None or not state.exists())
     if options.resume and starts_anew and output and output.path.exists() and not output.checkpoint.is_file():
@@ -184,6 +198,7 @@ def _classify(options: ClassifyOptions) -> None:
             samples=samples,
             output=output,
             emit=show,
+            parents=arguments.read_parents(options.labels or ""),
             top_k=options.top_k,
             passes=options.passes or 2,
             on_error="raise" if options.on_error == "fail" else "skip",
@@ -202,6 +217,8 @@ def _classify(options: ClassifyOptions) -> None:
 
 def _say_end(options: ClassifyOptions, run: "Classification", finished: bool) -> None:
     """Write the report, say what was done, and sort the images; a run that was stopped ends the command."""
+    from acclimate.classify.counts import count_answers, parse_counts, write_counts
+    from acclimate.classify.outputs import read_results
     from acclimate.classify.sorting import sort_images
 
     summary = run.summary
@@ -211,24 +228,29 @@ def _say_end(options: ClassifyOptions, run: "Classification", finished: bool) ->
         say(f"stopped {where}{how}.", err=True)
         if not options.follow or not summary.images:
             raise typer.Exit(130)
+    results = Path(options.out or "")
+    counts = None
+    if options.counts is not None:
+        counts = count_answers(read_results(results), parse_counts(options.counts))
+    counted = counts and write_counts(counts, results, options.bom)
     if options.report is not None:
         from acclimate.classify.report import write_report
 
         shown = options.describe(run, shlex.join(["acclimate", *sys.argv[1:]]), _example_line(run.classifier))
-        write_report(options.report, run, " ".join(options.source), shown)
-    _say_answers(summary, {"Results": options.out, "State": run.state, "Report": options.report})
+        write_report(options.report, run, " ".join(options.source), shown, counts)
+    _say_answers(summary, {"Results": options.out, "Counts": counted, "State": run.state, "Report": options.report})
     if run.kept.images:
         say(f"{options.out} was complete: {count(len(run.samples) - run.kept.images, 'new image')} added.", err=True)
     _say_findings(summary, options.unsure, run.classifier)
     if options.sort_into is not None:  # last, as the report reads the images
-        sorted_images = sort_images(Path(str(options.out)), options.sort_into, options.sort_how)
+        sorted_images = sort_images(results, options.sort_into, options.sort_how)
         say(f"{_sorted_line(sorted_images, options.sort_into)} Undo: acclimate sort {options.out} --undo", err=True)
     if not finished:
         raise typer.Exit(130)
 
 
 def sort(
-    results: Annotated[Path, typer.Argument(help="Results of `acclimate classify`: .csv, .jsonl or .parquet.")],
+    results: Annotated[Path, typer.Argument(help="Results of `acclimate classify`: .csv, .jsonl, .parquet or .xlsx.")],
     folder: Annotated[Path | None, typer.Argument(help="Where to: one subfolder per answer is made in it.")] = None,
     how: Annotated[Literal["copy", "link", "move"], typer.Option(help="What to do with the images.")] = "copy",
     undo: Annotated[bool, typer.Option("--undo", help="Take back what was sorted.")] = False,

@@ -138,11 +138,11 @@ def check_exif(data: bytes) -> None:
         read_tags(data)
 
 
-def read_tags(data: bytes) -> Any:
-    """Read the first directory of a TIFF as Pillow does, within the bounds of `HeaderFile`."""
+def read_tags(data: bytes, offset: int = 0) -> Any:
+    """Read a directory of a TIFF, by default the first, as Pillow does, within the bounds of `HeaderFile`."""
     tags = ImageFileDirectory_v2(data[: 16 if 43 in data[2:4] else 8])
     file = HeaderFile(data)
-    file.seek(tags.next)
+    file.seek(offset or tags.next)
     tags.load(file)
     return tags
 

@@ -6,8 +6,9 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from importlib import import_module
 from typing import Any, cast
@@ -27,6 +28,7 @@ from acclimate.images.decode_cost import (
     SIGNATURES,
     HeaderFile,
     check_exif,
+    read_tags,
 )
 
 CHANNELS = (1, 3, 4)
@@ -38,6 +40,9 @@ MAX_BYTES = 256 * 2**20  # largest file
 MAX_ASPECT = 16  # largest ratio of an image's sides; longer images are reduced to their centre
 STRIP_PIXELS = 2**18  # pixels that are converted at once
 ORIENTATION_TAG = 0x0112  # EXIF's orientation
+EXIF_TAG = 0x8769  # where the directory with the tags of cameras begins
+ORIGINAL_TIME_TAG = 0x9003  # time at which a photo was taken, in that directory
+TIME_TAG = 0x0132  # the same time in the first directory, unless a program has set it
 TURNINGS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -189,6 +194,27 @@ def open_image(
     raise ImageError(f"an image is a path, encoded bytes, a Pillow image or an array, got {type(source).__name__}")
 
 
+def date_taken(image: Image.Image) -> str | None:
+    """Return when a photo was taken, as ISO 8601 in the time of its camera; None if its EXIF does not say.
+
+    Examples:
+        >>> from PIL import Image
+        >>> photo = Image.new("RGB", (8, 8))
+        >>> exif = photo.getexif()
+        >>> exif[0x0132] = "2024:05:12 07:33:10"
+        >>> photo.info["exif"] = exif.tobytes()
+        >>> date_taken(photo)
+        '2024-05-12T07:33:10'
+    """
+    with suppress(Exception):  # damaged EXIF does not make an image unreadable
+        exif = image.info["exif"].removeprefix(b"Exif\0\0")
+        first = read_tags(exif)
+        others = read_tags(exif, first[EXIF_TAG]) if EXIF_TAG in first else {}
+        text = others.get(ORIGINAL_TIME_TAG) or first[TIME_TAG]
+        return datetime.strptime(text.strip("\0 "), "%Y:%m:%d %H:%M:%S").isoformat()
+    return None
+
+
 def read_path(path: str | os.PathLike[str]) -> bytes:
     """Return the content of an image file; ImageError if it cannot be read."""
     if URL.match(os.fspath(path)):
@@ -254,6 +280,7 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB" or image.height <= rows:
         return _strip_rgb(image, top)
     whole = Image.new("RGB", image.size)
+    whole.info = image.info
     for row in range(0, image.height, rows):
         strip = image.crop((0, row, image.width, min(row + rows, image.height)))
         whole.paste(_strip_rgb(strip, top), (0, row))

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 from acclimate.arrays import Array, HostArray
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, RunError, lacking
-from acclimate.images.opening import examine_image, open_image, read_path, unreadable
+from acclimate.images.opening import date_taken, examine_image, open_image, read_path, unreadable
 from acclimate.reading.walk import Preparer, ReadImage, describe, precision_of, read_ahead
 from acclimate.sources.source import read_file
 from acclimate.views.augment import ModelInput
@@ -165,11 +165,14 @@ class ImageReader:
                     examined = examine_image(bytes(source))
                     if examined.is_plain_jpeg(self.preparer.upright):
                         return task._replace(
-                            jpeg=np.frombuffer(bytearray(source), np.uint8), pixel_count=examined.pixels
+                            jpeg=np.frombuffer(bytearray(source), np.uint8),
+                            pixel_count=examined.pixels,
+                            taken=date_taken(examined.image),
                         )
                 image = open_image(source, upright=self.preparer.upright)
                 whole = np.asarray(image).transpose(2, 0, 1) if self.preparer.views > 1 else None
-                return task._replace(inputs=self.preprocess.pixels(image).transpose(2, 0, 1), whole=whole)
+                inputs = self.preprocess.pixels(image).transpose(2, 0, 1)
+                return task._replace(inputs=inputs, whole=whole, taken=date_taken(image))
         except ImageError as error:
             return task._replace(error=str(error))
 

@@ -16,7 +16,7 @@ from acclimate.arrays import Array, HostArray, move
 from acclimate.encoders import Encoder
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, InputError
-from acclimate.images.opening import open_image, unreadable
+from acclimate.images.opening import date_taken, open_image, unreadable
 from acclimate.views import KINDS, Kind
 from acclimate.views.augment import AREA, LARGE, ModelInput, ViewPlan, draw_plan, make_views
 from acclimate.views.generated import Generator as ImageGenerator
@@ -36,6 +36,7 @@ class Batch(NamedTuple):
     errors: list[str | None]  # reasons why images cannot be read; None for those that can
     features: Array  # (r, d), or (r, V, d) for V views: a NumPy array, or a tensor on the encoder's GPU
     truths: list[str | None]  # true labels, where the source provides them
+    taken: Sequence[str | None] = ()  # times at which they were taken, see `date_taken`; empty for none
 
     @property
     def readable(self) -> list[int]:
@@ -56,6 +57,7 @@ class ReadImage(NamedTuple):
         jpeg: (n,) uint8, content of a JPEG file that a GPU decodes.
         pixel_count: size of that JPEG.
         whole: uint8 (3, H, W), the decoded image of which a GPU makes views.
+        taken: time at which it was taken, if it says.
     """
 
     position: int
@@ -67,6 +69,7 @@ class ReadImage(NamedTuple):
     jpeg: HostArray | None = None
     pixel_count: int = 0
     whole: HostArray | None = None
+    taken: str | None = None
 
 
 def read_ahead(
@@ -274,6 +277,7 @@ def encode_ahead(
                 errors=[image.error for image in read],
                 features=features,
                 truths=[image.truth for image in read],
+                taken=[image.taken for image in read],
             )
 
 
@@ -294,7 +298,7 @@ def _read(preparer: Preparer, item: tuple[int, Any]) -> ReadImage:
         with unreadable():
             read = getattr(image, "read", None)
             opened = open_image(read() if callable(read) else image, upright=preparer.upright)
-            return task._replace(inputs=preparer(index, opened, task.name))
+            return task._replace(inputs=preparer(index, opened, task.name), taken=date_taken(opened))
     except ImageError as error:
         return task._replace(error=str(error))
 

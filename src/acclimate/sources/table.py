@@ -9,12 +9,13 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import PurePath
 from sys import intern
 from typing import Any, TextIO
 
 from acclimate.errors import InputError, missing
-from acclimate.files import MAX_LIST, from_cell
+from acclimate.files import MAX_LIST, from_cell, separator_of
 from acclimate.images.opening import URL
 from acclimate.sources.source import LOCAL, Place, Sample
 from acclimate.sources.video import is_video, lacking_for_videos, open_video
@@ -83,7 +84,9 @@ def _samples(source: str, base: str, rows: Iterable[Row], fps: float, place: Pla
 def read_rows(source: str, lines: Iterable[str], suffix: str) -> Iterator[Row]:
     """Yield the rows of the lines of a .txt, .csv or .jsonl file; `source` names it in errors."""
     if suffix == ".csv":
-        rows = csv.DictReader(lines, restkey="", restval="")
+        lines = iter(lines)
+        header = next(lines, "")
+        rows = csv.DictReader(chain([header], lines), restkey="", restval="", delimiter=separator_of(header))
         for row in rows:
             yield rows.line_num, {name.strip().lower(): from_cell(value.strip()) for name, value in row.items() if name}
         return
