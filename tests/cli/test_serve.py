@@ -7,9 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
-from threading import Thread
 
 import httpx
 import pytest
@@ -80,38 +78,6 @@ def test_from_the_first_image_to_the_next_start(tiny_onnx, photos, tmp_path):
         for key in ("labels", "settings", "samples_seen", "entries"):
             assert again[key] == described[key]
         assert client.get("/v1/streams/shop-1/caches", params={"thumbnails": True}).json() == entries
-
-
-def test_requests_under_way_are_finished(tiny_onnx, photos, tmp_path):
-    """SIGTERM while many requests are on their way: each that was begun is answered, and what was learnt is kept."""
-    image = next(photos.rglob("*.png")).read_bytes()
-    answered = []
-
-    def send(address):
-        with httpx.Client(base_url=address, timeout=180) as client:
-            try:
-                while True:
-                    answer = client.post("/v1/streams/busy/classify", files={"image": image})
-                    answered.append(answer.status_code)
-            except httpx.TransportError:
-                return
-
-    options = ["--model", f"onnx:{tiny_onnx}", "--labels", LABELS]
-    with running(tmp_path, *options, variables=LEARN_ALL) as client:
-        threads = [Thread(target=send, args=(str(client.base_url),)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        while len(answered) < 20:
-            time.sleep(0.01)
-        client.process.send_signal(signal.SIGTERM)
-        for thread in threads:
-            thread.join()
-        assert client.process.wait(180) == 0
-    assert set(answered) == {200}
-    with running(tmp_path, *options) as client:
-        described = client.get("/v1/streams/busy").json()
-        assert described["samples_seen"] >= len(answered)
-        assert described["broken"] is None
 
 
 def test_options_as_variables_and_tokens(tiny_onnx, tmp_path):

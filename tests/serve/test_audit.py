@@ -66,14 +66,6 @@ def test_every_administrative_call_is_logged(client, pictures):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_stream_created_by_its_first_images_is_logged(serve, pictures):
-    with serve(defaults={"labels": ("cat", "dog")}) as client:
-        Client(str(client.base_url)).classify("shop-1", pictures[0])
-        Client(str(client.base_url)).classify("shop-1", pictures[1])
-        (entry,) = lines(client.folder)
-        assert (entry["action"], entry["caller"], entry["stream"]) == ("create_stream", "127.0.0.1", "shop-1")
-
-
 def test_callers_without_permissions_cannot_fill_the_log(serve, tmp_path):
     """Neither strangers, nor tokens without permission, by any kind of failure."""
     file = tmp_path / "tokens"

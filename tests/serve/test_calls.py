@@ -3,12 +3,10 @@
 import base64
 import json
 import socket
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
 
-import httpx
 import pytest
 
 from acclimate.serve.security import TokenFile
@@ -176,16 +174,6 @@ def test_corrections_count_as_calls(serve, pictures, pool):
             assert client.post(f"{ONE}/corrections", json=body).status_code == 200
 
 
-def test_descriptions_are_up_to_date(client, pictures):
-    for i, picture in enumerate(pictures[:3]):
-        client.post(f"{ONE}/classify", files={"image": picture})
-        about = client.get(ONE).json()
-        assert (about["samples_seen"], about["answered"]) == (i + 1, i + 1)
-    assert client.patch(f"{ONE}/labels", json={"add": ["fox"]}).json()["labels"][-1] == "fox"
-    entries = client.get(f"{ONE}/caches").json()["entries"]
-    assert +Counter(client.get(ONE).json()["entries"]) == Counter(each["cache"] for each in entries)
-
-
 def test_a_call_that_came_too_late_is_never_made(serve, pool):
     with serve() as client:
         stream = client.streams._streams["one"]
@@ -260,23 +248,6 @@ def test_labels_of_clients_that_have_gone_are_not_encoded(client, pictures, held
     assert len(answer.json()) == 2
     assert len(held.batches) <= 4  # of 17: the one that was running, and the last
     assert client.get("/v1/streams/new").status_code == 404
-
-
-def test_stopping_does_not_wait_for_labels(serve, pictures, held, pool):
-    with serve() as client:
-        held.texts.clear()
-        held.began.clear()
-        held.batches.clear()
-        body = task(pictures[0], [f"kind {i}" for i in range(500)])
-        with httpx.Client(base_url=client.base_url, timeout=180) as other:
-            waiting = pool.submit(other.post, "/classify", json=body)
-            assert held.began.wait(180)
-            client.server.should_exit = True
-            wait_until(lambda: client.streams.texts.pool._closed)
-            held.texts.set()
-            stopped = waiting.result()
-            assert (stopped.status_code, stopped.json()["error"]["code"]) == (429, "busy")
-    assert len(held.batches) == 1
 
 
 def test_a_thousand_streams_are_listed_from_memory(client, monkeypatch):

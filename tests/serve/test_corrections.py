@@ -1,18 +1,13 @@
 """Corrections: people say what an image shows; that is kept through kills, snapshots, rollbacks and uploads."""
 
-import os
-import signal
-
 import pytest
 from pydantic import ValidationError
 
 from acclimate import merge_states, state_from_bytes, state_to_bytes
 from acclimate.errors import InputError, StateError
 from acclimate.serve.client import Client, ServiceError
-from acclimate.serve.http_errors import NotFoundError, StorageError
+from acclimate.serve.http_errors import NotFoundError
 from acclimate.serve.limits import Limits
-from full_disk import files_end_at
-from service_process import service
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 
@@ -96,23 +91,6 @@ def test_a_kill_loses_no_correction(start, after_a_kill, images, method, views):
     assert copy.classify(images[12:15]) == stream.classify(images[12:15])
 
 
-def test_a_killed_process_keeps_what_it_has_acknowledged(tiny_onnx, images, tmp_path):
-    data = tmp_path / "state"
-    with service(tiny_onnx, data, "--labels", ",".join(LABELS)) as (process, address):
-        client = Client(address)
-        (answer,) = client.classify("shop", images[0])
-        corrections = [client.correct("shop", answer["id"], "dog"), client.correct("shop", images[1], "cat")]
-        os.kill(process.pid, signal.SIGKILL)
-    with service(tiny_onnx, data) as (_, address):
-        client = Client(address)
-        assert [(each["id"], each["label"]) for each in client.corrections("shop")] == [
-            (corrections[0], "dog"),
-            (corrections[1], "cat"),
-        ]
-        client.undo("shop", corrections[0])
-        assert [each["id"] for each in client.corrections("shop")] == corrections[1:]
-
-
 def test_images_that_can_be_corrected_by_id(stream, images):
     stream.classify(images[:4])
     kept = stream.snapshot()
@@ -180,15 +158,6 @@ def test_states_with_corrections_go_out_and_in(start, images):
 def test_the_limit_of_corrections_is_itself_limited():
     with pytest.raises(ValidationError, match=r"corrections\n.* less than or equal to 2000"):
         Limits(corrections=2001)
-
-
-def test_a_full_disk_corrects_nothing(stream, after_a_kill, images):
-    stream.classify(images[:4])
-    state = stream.state_bytes()
-    with files_end_at(1), pytest.raises(StorageError, match="free some disk space"):
-        stream.correct("dog", 1)
-    assert stream.state_bytes() == after_a_kill().get("shop").state_bytes() == state
-    stream.correct("dog", 1)
 
 
 def test_corrections_over_http(client, pictures):

@@ -1,15 +1,13 @@
 """Durability of streams: restarts and kills, damaged files, full disks."""
 
 import os
-import sqlite3
 import threading
 from collections import Counter
-from contextlib import closing
 
 import pytest
 
 from acclimate import load_state, merge_states, save_state
-from acclimate.serve.http_errors import ExistsError, StorageError, UnusableError
+from acclimate.serve.http_errors import StorageError
 from acclimate.serve.limits import Limits
 from acclimate.serve.schemas import GuardRules
 from full_disk import files_end_at
@@ -86,63 +84,6 @@ def test_snapshots_are_taken_by_samples_and_by_time(start, images):
     timely.classify(images[:2])
     wait_until(lambda: len(timely.snapshots()) > 1)
     assert (timely.snapshots()[1]["reason"], timely.snapshots()[1]["samples_seen"]) == ("time", 2)
-
-
-def test_streams_that_cannot_be_read_at_all_are_listed_and_can_be_deleted(start, after_a_kill, images, tmp_path):
-    streams = start(sync_s=600)
-    for name in ("junk", "empty", "version", "rows"):
-        streams.create(name, LABELS, skip_duplicates=False).classify(images[:3])
-        streams.get(name).unload()
-    path_of(tmp_path, "junk").write_bytes(b"junk")
-    path_of(tmp_path, "empty").write_bytes(b"")
-    for name, change in (("version", "PRAGMA user_version = 2"), ("rows", "DELETE FROM snapshots")):
-        with closing(sqlite3.connect(path_of(tmp_path, name))) as database:
-            database.execute(change)
-            database.commit()
-    found = after_a_kill()
-    for name, message in (
-        ("empty", "not that of a stream"),
-        ("junk", "not a database"),
-        ("rows", "damaged"),
-        ("version", "of this version of acclimate"),
-    ):
-        with pytest.raises(UnusableError, match=message) as raised:
-            found.get(name)
-        assert str(tmp_path) not in str(raised.value)
-        with pytest.raises(ExistsError):
-            found.create(name, LABELS)
-    assert [sorted(each) for each in found.describe()] == [["broken", "name"]] * 4
-    for name in ("empty", "junk", "rows", "version"):
-        found.delete(name)
-    assert found.describe() == []
-    found.create("junk", LABELS)
-
-
-def test_a_full_disk_stops_learning_and_nothing_else(start, after_a_kill, images):
-    stream = start(snapshot_samples=15, sync_s=600).create("shop", LABELS, skip_duplicates=False)
-    expected = stream.classify(images[:10])
-    state = stream.state_bytes()
-    with files_end_at(1):
-        answers = stream.classify(images[10:12])
-        assert all("free some disk space" in each.refused and each.id is None for each in answers)
-        assert [bool(each.label) for each in answers] == [True, True]
-        assert "free some disk space" in stream.describe()["degraded"]
-        for action in (
-            lambda: stream.set_frozen(True),
-            stream.snapshot,
-            stream.reset,
-            stream.rollback,
-            lambda: stream.change_labels(add=["fox"]),
-            lambda: stream.continue_from(state),
-        ):
-            with pytest.raises(StorageError):
-                action()
-        assert stream.state_bytes() == state
-    assert after_a_kill().get("shop").state_bytes() == state
-    assert stream.describe()["degraded"]  # until it is tried again
-    assert stream.classify(images[10:12])[0].id == len(expected)
-    assert stream.describe()["degraded"] is None
-    assert after_a_kill().get("shop").state_bytes() == stream.state_bytes()
 
 
 def test_a_disk_that_is_full_at_creation_leaves_nothing(start, tmp_path):

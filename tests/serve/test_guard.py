@@ -26,6 +26,7 @@ from table_encoder import TableEncoder, picture
 NAMES = ("cat", "dog", "fox", "owl")
 LEARNING = [name for name, method in list_methods().items() if method.kind == "online" and not method.needs]
 WITH_CACHES = ["tda", "dmn", "oga"]
+KINDS = ["accord", "tda", "dota", "onzeta"]  # each kind of state: several, caches, sums, tensors
 
 
 class Clock:
@@ -254,7 +255,7 @@ def test_old_entries_are_evicted_for_others_but_those_of_no_client_only_for_bett
     assert FairSlots(senders, "d", age=1)(entries, 1.5, 100) == 2
 
 
-@pytest.mark.parametrize("method", LEARNING)
+@pytest.mark.parametrize("method", KINDS)
 def test_a_stream_of_one_client_learns_as_without_a_guard_bit_for_bit(start, method):
     streams = start()
     guarded = create(streams, method, "guarded")
@@ -324,7 +325,7 @@ def test_slots_of_many_names_are_free_again_when_they_are_old(start):
     assert all(held["alice"] > 0 for held in holders(stream).values())
 
 
-@pytest.mark.parametrize("method", LEARNING)
+@pytest.mark.parametrize("method", KINDS)
 def test_a_batch_learns_as_its_images_one_by_one(start, method):
     streams = start()
     together, single = (create(streams, method, name) for name in ("together", "single"))
@@ -344,7 +345,7 @@ def test_a_batch_learns_as_its_images_one_by_one(start, method):
     assert together.learnt()["clients"] == single.learnt()["clients"]
 
 
-@pytest.mark.parametrize("method", LEARNING)
+@pytest.mark.parametrize("method", KINDS)
 def test_replay_after_a_kill_gives_the_same_state_and_the_same_guard(start, tmp_path, method):
     stream = create(start(snapshot_samples=150), method, guard={"share": 0.4, "age": 60})
     plan = [("mallory", range(28)), ("alice", range(80, 140)), ("mallory", range(28, 80)), ("bob", range(140, 200))]

@@ -1,22 +1,16 @@
 """The API, over real sockets."""
 
-import asyncio
 import base64
 import re
-from contextlib import ExitStack
 from pathlib import Path
-from threading import Event
 
-import httpx
 import pytest
 from huggingface_hub import InferenceClient
 
 import acclimate
 from acclimate import Classifier
-from acclimate.reading.batcher import TOTAL_QUEUE_FACTOR
 from acclimate.serve import schemas
 from acclimate.serve.logs import HEADERS
-from waiting import wait_until
 
 LABELS = ["red circle", "green square", "blue stripes"]
 ONE = "/v1/streams/one"
@@ -57,32 +51,6 @@ def test_json_and_form_are_the_same(client, pictures):
     assert by_json == {"stream": "two", "results": by_form}
 
 
-def test_without_adapting_nothing_is_learnt(client, pictures):
-    (result,) = classify(client, pictures[:1], adapt=False)
-    assert result["id"] is None
-    assert result["admitted"] == []
-    body = {"images": [encoded(pictures[0])], "adapt": False}
-    assert client.post(f"{ONE}/classify", json=body).status_code == 200
-    assert client.get(ONE).json()["samples_seen"] == 0
-
-
-def test_create_classify_manage_and_delete_a_stream(client, pictures):
-    setup = {"name": "new", "labels": ["cat", "dog"], "templates": ["a {}", "the {}"]}
-    setup |= {"method": "tda", "settings": {"positive_beta": 4}}
-    created = client.post("/v1/streams", json=setup | {"thumbnails": True, "guard": {"burst": 100}})
-    assert created.status_code == 201
-    assert created.json()["settings"]["positive_beta"] == 4
-    assert client.post("/v1/streams", json=setup).status_code == 409
-    assert [each["name"] for each in client.get("/v1/streams").json()["streams"]] == ["new", "one", "two"]
-    classify(client, pictures[:4], "new")
-    entries = client.get("/v1/streams/new/caches", params={"thumbnails": True}).json()["entries"]
-    assert entries
-    assert base64.b64decode(entries[0]["thumbnail"].removeprefix("data:image/jpeg;base64,"))[:2] == b"\xff\xd8"
-    assert {each["thumbnail"] for each in client.get("/v1/streams/new/caches").json()["entries"]} == {None}
-    assert client.delete("/v1/streams/new").status_code == 204
-    assert client.get("/v1/streams/new").status_code == 404
-
-
 def test_a_description_is_all_that_the_stream_says_of_itself(client):
     assert set(schemas.DescriptionResponse.model_fields) == set(client.streams.describe()[0])
 
@@ -103,31 +71,6 @@ def test_learnt_statistics_are_shown_for_every_method(client, pictures):
     assert "needs several views per image" in refused.json()["error"]["message"]
     assert client.post("/v1/streams", json=made | {"name": "views", "method": "mta", "views": 4}).status_code == 201
     assert classify(client, pictures[:2], "views")[0]["id"] == 0
-
-
-def test_freeze_reset_and_roll_back(client, pictures):
-    classify(client, pictures[:4])
-    assert client.post(f"{ONE}/freeze").json()["frozen"] is True
-    assert classify(client, pictures[4:5])[0]["id"] is None
-    assert client.post(f"{ONE}/unfreeze").json()["frozen"] is False
-    kept = client.post(f"{ONE}/snapshot").json()["snapshot"]
-    classify(client, pictures[5:])
-    assert client.post(f"{ONE}/reset").json()["samples_seen"] == 0
-    listed = client.get(f"{ONE}/snapshots").json()["snapshots"]
-    assert [each["id"] for each in listed] == sorted((each["id"] for each in listed), reverse=True)
-    assert client.post(f"{ONE}/rollback", json={"snapshot": kept}).json() == {"snapshot": kept}
-    assert client.get(ONE).json()["samples_seen"] == 4
-    assert client.post(f"{ONE}/rollback", json={"snapshot": 999}).status_code == 404
-    assert client.post(f"{ONE}/rollback").json()["snapshot"] < kept
-
-
-def test_labels_are_added_and_removed(client):
-    changed = client.patch(f"{ONE}/labels", json={"add": ["yellow dots"], "remove": ["red circle"]}).json()
-    assert changed["labels"] == ["green square", "blue stripes", "yellow dots"]
-    refused = client.patch(f"{ONE}/labels", json={"add": ["a", "b"], "remove": ["nowhere"]})
-    assert refused.status_code == 422
-    assert "nowhere" in refused.json()["error"]["message"]
-    assert client.get(ONE).json()["labels"] == changed["labels"]
 
 
 def test_state_goes_out_and_in(client, pictures, tmp_path):
@@ -155,56 +98,6 @@ def test_the_hugging_face_client_works(client, pictures, encoder):
     assert [each.score for each in found] == pytest.approx([each["score"] for each in mine], abs=1e-4)
     other = remote.zero_shot_image_classification(pictures[0], candidate_labels=LABELS, hypothesis_template="a {}")
     assert [each.score for each in other] != [each.score for each in found]
-
-
-def test_a_stream_is_made_by_its_first_images_if_labels_are_given(serve, pictures):
-    with serve(defaults={"labels": ("cat", "dog"), "skip_duplicates": False}) as client:
-        assert classify(client, pictures[:1], "shop-1")[0]["id"] == 0
-        assert client.get("/v1/streams/shop-1").json()["labels"] == ["cat", "dog"]
-
-        async def all_at_once():
-            async with httpx.AsyncClient(base_url=client.base_url, timeout=180) as many:
-                sending = [many.post("/v1/streams/shop-2/classify", files=form(pictures[:1])) for _ in range(8)]
-                return await asyncio.gather(*sending)
-
-        assert sorted(each.json()["results"][0]["id"] for each in asyncio.run(all_at_once())) == list(range(8))
-    with serve() as client:
-        missing = client.post("/v1/streams/shop-1/classify", files=form(pictures[:1]))
-        assert missing.status_code == 404
-        assert "create it first" in missing.json()["error"]["message"]
-
-
-def test_health(client):
-    for path in ("/health/live", "/health/ready"):
-        assert client.get(path).status_code == 200
-
-
-def test_requests_beyond_capacity_are_refused_in_time(serve, encoder, pictures, monkeypatch):
-    """While the encoder is stuck: requests run out of time, then the queue is full, then all is well again."""
-    begun = Event()
-    go_on = Event()
-    encode = encoder.encode_images
-    monkeypatch.setattr(encoder, "encode_images", lambda images: begun.set() or (go_on.wait() and encode(images)))
-    with serve(queue=2, images=2, batch=1) as client, ExitStack() as finally_:
-        finally_.callback(go_on.set)
-        client.streams.batcher.submit(pictures[:1], client="another")
-        assert begun.wait(180)
-        with client.time_limit(1):
-            late = client.post(f"{ONE}/classify", files=form(pictures[:1]))
-        assert late.status_code == 504
-        assert late.json()["error"]["code"] == "timeout"
-        for name in ("127.0.0.1", *(f"another {i}" for i in range(TOTAL_QUEUE_FACTOR))):
-            client.streams.batcher.submit(pictures[:2], client=name)
-        busy = client.post(f"{ONE}/classify", files=form(pictures[:1]))
-        assert busy.status_code == 429
-        assert busy.headers["retry-after"] == "1"
-        task = {"inputs": encoded(pictures[0]), "parameters": {"candidate_labels": LABELS}}
-        assert client.post("/classify", json=task).status_code == 429
-        assert client.get("/health/ready").status_code == 503
-        assert client.get("/health/live").status_code == 200
-        go_on.set()
-        wait_until(lambda: client.get("/health/ready").status_code == 200)
-        assert client.post(f"{ONE}/classify", files=form(pictures[:1])).json()["results"][0]["id"] == 0
 
 
 def test_page_and_documents_need_no_other_host(client):

@@ -181,14 +181,6 @@ def test_strangers_do_not_blind_the_log(tiny_onnx, tmp_path):
     assert left_out
 
 
-def test_the_last_line_is_written(tiny_onnx, tmp_path):
-    with service(tiny_onnx, tmp_path / "state") as (process, url):
-        assert Client(url).streams() == []
-        process.terminate()
-        assert process.wait(180) == 0
-    assert json.loads((tmp_path / "state.log").read_text().splitlines()[-1])["message"].startswith("stopped")
-
-
 def test_a_closed_stderr_stops_nothing(tiny_onnx, tmp_path):
     reader, writer = os.pipe()
     command = [sys.executable, "-m", "acclimate", "serve", "--model", f"onnx:{tiny_onnx}", "--port", "0"]

@@ -14,7 +14,7 @@ from acclimate import Head, create
 from acclimate.serve import storage
 from acclimate.serve.http_errors import NotFoundError, UnusableError
 from acclimate.serve.limits import Limits
-from acclimate.serve.storage import StreamFile, list_files, write_file
+from acclimate.serve.storage import StreamFile, write_file
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 HOUR = 3600.0
@@ -151,12 +151,3 @@ def test_changed_and_missing_rows_are_noticed(start, images, tmp_path, damage):
     assert str(tmp_path) not in str(raised.value)
     assert again.get("lab").state_bytes() == state
     assert [bool(each["broken"]) for each in again.describe()] == [False, True]
-
-
-def test_only_what_sqlite_and_the_service_leave_is_removed(tmp_path):
-    kept = ["notes.txt", "shop.sqlite", "shop.sqlite-wal", "gone.sqlite.bak", "gone.sqlite-copy"]
-    gone = ["gone.sqlite-wal", "gone.sqlite-shm", ".new-1.sqlite", ".new-1.sqlite-shm"]
-    for name in (*kept, *gone):
-        (tmp_path / name).touch()
-    assert list_files(tmp_path) == [tmp_path / "shop.sqlite"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)

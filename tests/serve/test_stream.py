@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from acclimate import DEFAULT_METHOD, Classifier, state_from_bytes, state_to_bytes
-from acclimate.errors import ImageError, InputError, StateError
-from acclimate.files import parse_snapshot, snapshot_bytes
+from acclimate.errors import InputError
 from acclimate.serve.http_errors import NotFoundError
 from acclimate.serve.schemas import GuardRules
 from waiting import wait_until
@@ -73,11 +72,8 @@ def assert_same_answers(answers, predictions):
         ("zero-shot", {}, 1),
     ],
 )
-@pytest.mark.parametrize("seed", range(2))
-def test_answers_are_those_of_classify_whatever_the_batching(
-    start, encoder, images, tmp_path, method, settings, views, seed
-):
-    rng = random.Random(seed)
+def test_answers_are_those_of_classify_whatever_the_batching(start, encoder, images, tmp_path, method, settings, views):
+    rng = random.Random(f"{method} {settings} {views}")
     streams = start(batch=rng.choice([1, 3, 32]), wait_s=rng.choice([0.0, 0.02]))
     orders = {f"camera-{i}": rng.sample(images, len(images)) for i in range(4)}
     for name in orders:
@@ -124,13 +120,6 @@ def test_nothing_is_learnt_unless_asked_and_while_frozen(stream, images):
     stream.set_frozen(False)
     assert stream.state_bytes() == state
     assert stream.classify(images[10:11])[0].id == 10
-
-
-def test_an_unreadable_image_and_its_request_are_not_learnt(stream, images):
-    with pytest.raises(ImageError, match="image 2 cannot be read"):
-        stream.classify([*images[:2], b"no image"])
-    assert stream.describe()["samples_seen"] == 0
-    assert stream.classify(images[:1])[0].id == 0
 
 
 @pytest.mark.parametrize("count", [0, 65])
@@ -274,43 +263,6 @@ def test_a_state_can_be_taken_elsewhere(streams, stream, images, encoder, tmp_pa
     assert answers[0].id == 20
 
 
-def test_a_state_that_does_not_fit_is_refused(streams, stream, images):
-    stream.classify(images[:10])
-    state = stream.state_bytes()
-    fewer = streams.create("fewer", LABELS[:3], skip_duplicates=False)
-    with pytest.raises(StateError, match="the state does not match: 5 classes against 3"):
-        fewer.continue_from(state)
-    rng = random.Random(0)
-    for _ in range(200):
-        place = rng.randrange(len(state))
-        for hostile in (
-            state[:place],
-            state[:place] + bytes([state[place] ^ 1 << rng.randrange(8)]) + state[place + 1 :],
-        ):
-            with pytest.raises(StateError) as raised:
-                stream.continue_from(hostile)
-            assert ".tmp" not in str(raised.value)
-    assert stream.state_bytes() == state
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"positive.ids": 2**60}, "ids must be from 0 to"),
-        ({"positive.ids": -(2**40)}, "ids must be from 0 to"),
-        ({"positive.ids": 2**52}, "no room for more samples"),
-        ({"positive.keys": np.inf}, "keys must be finite"),
-    ],
-)
-def test_a_state_with_impossible_numbers_is_refused(cached, images, change, message):
-    cached.classify(images[:10])
-    tensors, description = parse_snapshot(cached.state_bytes())
-    for name, value in change.items():
-        tensors[name] = np.full_like(tensors[name], value)
-    with pytest.raises(StateError, match=message):
-        cached.continue_from(snapshot_bytes(tensors, description))
-
-
 def test_thumbnails_are_kept_of_cached_entries_if_asked_for(streams, cached, images):
     cached.classify(images[:5])
     assert {each["thumbnail"] for each in cached.caches()} == {None}
@@ -364,11 +316,3 @@ def test_kinds_of_views(streams, encoder, images, tmp_path):
         assert_same_answers(stream.classify(images[:4]), classifier.stream(images[:4]))
     with pytest.raises(InputError, match="views_kind"):
         streams.create("new", LABELS, views=4, views_kind="diffusion")
-
-
-def test_a_guard_that_refuses_nobody_changes_no_answer(streams, stream, images):
-    guarded = streams.create("guarded", LABELS, skip_duplicates=False, guard=GuardRules(share=1.0, burst=1000))
-    answers = guarded.classify(images)
-    expected = stream.classify(images)
-    assert_same_answers(answers, expected)
-    assert [(each.id, each.admitted) for each in answers] == [(each.id, each.admitted) for each in expected]
