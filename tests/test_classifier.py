@@ -332,7 +332,7 @@ def test_open_clip_shaped_objects(tiny_clip, tmp_path):
     torch = pytest.importorskip("torch")
     inner = load_encoder(f"local:{tiny_clip}", "cpu")
 
-    class Model(torch.nn.Module):
+    class OpenClipShaped(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.inner = inner.model
@@ -348,7 +348,7 @@ def test_open_clip_shaped_objects(tiny_clip, tmp_path):
         return torch.tensor([[ord(letter) for letter in text.ljust(60)] for text in texts])
 
     wrapped = Classifier(
-        LABELS, (Model(), lambda image: torch.from_numpy(inner.prepare(image)), tokenizer), cache=tmp_path
+        LABELS, (OpenClipShaped(), lambda image: torch.from_numpy(inner.prepare(image)), tokenizer), cache=tmp_path
     )
     plain = Classifier(LABELS, inner, cache=tmp_path)
     images = [draw("red", 1), draw("blue", 2)]

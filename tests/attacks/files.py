@@ -1,17 +1,12 @@
 """Hostile image files: small to send, dear to decode."""
 
-import io
 import struct
 import zlib
 
 import numpy as np
 from PIL import Image, PngImagePlugin
 
-
-def encoded(image, kind, **options):
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
+from drawn_images import encoded
 
 
 def noise(width, height, seed=0):

@@ -315,29 +315,6 @@ def test_waiting_management(attack):
     attack.check(answers, ANSWERED)
 
 
-@pytest.mark.long_attack
-def test_full_disk(attack):
-    """A full disk shows in the log and in readiness."""
-    with Service(attack.folder) as service:
-        service.create("alice", "alice", skip_duplicates=False)
-        before = service.classify("alice", files.photo(), token="alice").json()["results"][0]["id"]
-        limits = resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (64, limits[1]))
-        full = service.classify("alice", files.photo(1), token="alice")
-        assert full.status == 200
-        assert full.json()["results"][0]["refused"], "nothing says that it was not learnt"
-        assert service.call("GET", "/health/ready").status == 503
-        resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, limits)
-        after = service.classify("alice", files.photo(2), token="alice").json()["results"][0]
-        assert after["id"] == before + 1
-        assert service.call("GET", "/health/ready").status == 200
-        log = [json.loads(line) for line in service.log().splitlines()]
-    warned = [line for line in log if line["level"] in ("warning", "error")]
-    attack.tries = 3
-    attack.note = f"{len(warned)} warnings"
-    assert 1 <= len(warned) <= 6
-
-
 def test_loopback_hosts(attack):
     """Any loopback address as --host."""
     for number, host in enumerate(("127.0.0.2", "127.9.9.9", "localhost", "::1")):

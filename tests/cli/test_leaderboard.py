@@ -131,19 +131,6 @@ def test_without_matplotlib_the_picture_is_left_out(invoke, streams, here, monke
     assert ".png" not in (here / "board" / "leaderboard.md").read_text()
 
 
-def test_the_page_names_the_command(invoke, streams, here):
-    options = ["--orders", 1, "--shape", "seed", "--shape", "long-tail", "--method", "prior", "--limit", 50]
-    invoke("leaderboard", streams[0], *options, "--jobs", 1)
-    page = (here / "results" / "leaderboard.md").read_text()
-    assert (
-        "acclimate leaderboard one.safetensors --orders 1 --shape seed --shape long-tail --method prior --limit 50 "
-        "--out results\n"
-    ) in page
-    assert "| one | 50 | 6 |" in page
-    assert "## Without one" not in page
-    assert "## Left out" not in page
-
-
 def test_bad_input_is_refused_before_the_work(invoke, streams, here):
     write_stream(replace(shifted_stream(samples=20, classes=3, dim=16), labels=None), here / "bare.safetensors")
     error = invoke("leaderboard", *streams, "bare.safetensors", exit_code=2).stderr

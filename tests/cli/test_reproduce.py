@@ -70,23 +70,6 @@ def test_suites_on_feature_files_of_the_papers_datasets(invoke, streams, here):
     assert "| eurosat | imagenet |" in invoke("tables", "out").stdout  # the same groups from the JSON files
 
 
-def test_methods_by_name_on_feature_files(invoke, here):
-    stream = shifted_stream(samples=100, classes=10, dim=16)
-    write_stream(replace(stream, encoder="OpenAI CLIP RN50", prompts="words"), here / "eurosat.safetensors")
-    options = ("--method", "dota", "--method", "tda", "--set", "tda.positive_alpha=1.5", "--out", "out")
-    output = invoke("reproduce", "cross-domain", "--streams", "eurosat.safetensors", *options)
-    page = (here / "out" / "README.md").read_text()
-    assert "--method dota --method tda --set tda.positive_alpha=1.5 --out out\n" in page
-    assert "| dota |" in page
-    assert "| tda, positive_alpha 1.5 |" in page
-    assert "is not measured" not in output.stderr
-    (zero_shot,) = (line for line in output.stdout.splitlines() if line.startswith("zero-shot "))
-    assert " / 25.79 (" in zero_shot  # the paper's figure for RN50
-    needs = "coop in cross-domain needs ImageNet's training images: --data."
-    command = ("reproduce", "cross-domain", "--streams", "eurosat.safetensors", "--method", "coop")
-    assert needs in invoke(*command, exit_code=2).stderr
-
-
 def test_without_matplotlib_the_pictures_are_left_out(invoke, streams, here, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = invoke("reproduce", "caches", "--streams", streams[0])
@@ -257,13 +240,6 @@ def test_methods_of_ours_stand_beside_the_papers_rows(invoke, tiny_onnx, here, m
         "- accord, rounds 0: prompts dataset; views per image 1.\n- mta: prompts dataset; views per image 64 crop."
         in page
     )
-
-
-def test_an_order_that_a_dataset_cannot_be_taken_in_shows_before_anything_is_encoded(invoke, tiny_onnx, here):
-    draw_dataset(here / "data", DATASETS["eurosat"], few(3, 2))
-    options = ("--data", "data", "--model", f"onnx:{tiny_onnx}", "--order", "domains:0")
-    assert "domain" in invoke("reproduce", "cross-domain", *options, exit_code=2).stderr
-    assert not (here / "features").exists()
 
 
 def test_the_ablation_on_the_real_streams(invoke, shared, here):

@@ -22,13 +22,7 @@ from acclimate.images.opening import (
     pixel_limit,
     thumbnail,
 )
-from drawn_images import draw
-
-
-def encoded(image, kind="PNG", **options):
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
+from drawn_images import draw, encoded
 
 
 @pytest.fixture

@@ -1,11 +1,9 @@
 """The tiny model, and images for it."""
 
-import io
-
 import pytest
 
 from acclimate.encoders import load_encoder
-from drawn_images import draw
+from drawn_images import draw, encoded
 
 
 @pytest.fixture(scope="session")
@@ -16,7 +14,4 @@ def encoder(tiny_onnx):
 @pytest.fixture(scope="session")
 def pictures():
     """Return twelve drawn images as PNG files."""
-    files = [io.BytesIO() for _ in range(12)]
-    for seed, file in enumerate(files):
-        draw(("red", "green", "blue")[seed % 3], seed).save(file, "PNG")
-    return [file.getvalue() for file in files]
+    return [encoded(draw(("red", "green", "blue")[seed % 3], seed)) for seed in range(12)]

@@ -14,14 +14,14 @@ from acclimate.images.opening import open_image
 from acclimate.reading import batcher as module
 from acclimate.reading.batcher import MIN_CLIENT_IMAGES, Batcher
 from acclimate.reading.walk import Preparer
-from drawn_images import draw
+from drawn_images import draw, encoded
 from slow_preprocess import SIZES, Trouble
 from waiting import wait_until
 
 SLOW_SIZE = (64, 50)
 
 
-class Watched:
+class WatchedEncoder:
     """The tiny encoder behind a gate; remembers the sizes of the batches that went through."""
 
     def __init__(self, encoder):
@@ -53,7 +53,7 @@ class Watched:
 
 @pytest.fixture
 def watched(encoder):
-    return Watched(encoder)
+    return WatchedEncoder(encoder)
 
 
 @pytest.fixture
@@ -70,12 +70,6 @@ def start(watched, monkeypatch):
     watched.gate.set()
     for each in started:
         each.close()
-
-
-def encoded(image, kind="PNG"):
-    buffer = io.BytesIO()
-    image.save(buffer, kind)
-    return buffer.getvalue()
 
 
 def test_features_are_the_encoders_however_requests_are_cut(start, encoder, pictures):
@@ -324,7 +318,7 @@ def test_base64_is_decoded(start, pictures):
 
 
 def test_closing_waits_no_longer_than_a_request_may_take(encoder, pictures):
-    encoder = Watched(encoder)
+    encoder = WatchedEncoder(encoder)
     encoder.prepare = Trouble(**asdict(encoder.encoder.prepare))
     batcher = Batcher(encoder, decode_s=60.0)
     futures = [batcher.submit([encoded(draw("red", 1, SIZES["sleep"]))] * 5), batcher.submit(pictures[:2], client="b")]

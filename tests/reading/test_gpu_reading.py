@@ -19,7 +19,7 @@ from acclimate.images.opening import limit_pixels, pixel_limit
 from acclimate.reading import walk
 from acclimate.reading.walk import Preparer, encode_ahead
 from acclimate.sources.source import Sample, file_sample
-from drawn_images import draw
+from drawn_images import draw, encoded
 from slow_preprocess import SIZES, Trouble
 
 torch = pytest.importorskip("torch")
@@ -29,7 +29,7 @@ SIDE = 32
 TOLERANCE = {"pillow": 1e-5, "nvjpeg": 0.01}  # pixels that PyTorch resizes differ from Pillow's by at most 1
 
 
-class Means:
+class MeanColours:
     """An encoder whose features are the means of the channels in the rows of a model's input."""
 
     dim = 3 * SIDE
@@ -50,7 +50,7 @@ class Means:
 
 @pytest.fixture
 def encoder():
-    return Means()
+    return MeanColours()
 
 
 @pytest.fixture
@@ -69,12 +69,6 @@ def on_device(monkeypatch):
     monkeypatch.setattr(gpu, "decode_jpegs", decode)
     monkeypatch.setattr(gpu, "lacking_for_nvjpeg", lambda device: "")
     return counts
-
-
-def encoded(image, kind="JPEG", **options):
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 class Readable:
@@ -98,16 +92,16 @@ def fail():
 @pytest.fixture
 def images(tmp_path):
     """Return images of all kinds, some of which cannot be read."""
-    files = {"text.jpg": b"hello", "empty.jpg": b"", "cut.jpg": encoded(draw("red", 1))[:900]}
+    files = {"text.jpg": b"hello", "empty.jpg": b"", "cut.jpg": encoded(draw("red", 1), "JPEG")[:900]}
     for orientation in range(1, 9):
         exif = Image.Exif()
         exif[0x0112] = orientation
-        files[f"turned{orientation}.jpg"] = encoded(draw("green", orientation), exif=exif)
-    files["refused.jpg"] = encoded(draw("red", 9, (64, 49)))
-    files["gray.jpg"], files["cmyk.jpg"] = (encoded(draw("blue", 2).convert(mode)) for mode in ("L", "CMYK"))
-    files["progressive.jpg"] = encoded(draw("blue", 3), progressive=True)
-    files["long.jpg"] = encoded(draw("red", 4, (900, 20)))
-    files["large.jpg"] = encoded(draw("red", 4, (300, 200)), quality=95)  # does not fit into a slot
+        files[f"turned{orientation}.jpg"] = encoded(draw("green", orientation), "JPEG", exif=exif)
+    files["refused.jpg"] = encoded(draw("red", 9, (64, 49)), "JPEG")
+    files["gray.jpg"], files["cmyk.jpg"] = (encoded(draw("blue", 2).convert(mode), "JPEG") for mode in ("L", "CMYK"))
+    files["progressive.jpg"] = encoded(draw("blue", 3), "JPEG", progressive=True)
+    files["long.jpg"] = encoded(draw("red", 4, (900, 20)), "JPEG")
+    files["large.jpg"] = encoded(draw("red", 4, (300, 200)), "JPEG", quality=95)  # does not fit into a slot
     files["image.png"], files["image.webp"] = (encoded(draw("green", 4), kind) for kind in ("PNG", "WEBP"))
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
@@ -116,15 +110,15 @@ def images(tmp_path):
         *(str(tmp_path / name) for name in files),
         tmp_path / "missing.jpg",
         "https://example.org/a.jpg",
-        encoded(photo),
-        bytearray(encoded(photo)),
+        encoded(photo, "JPEG"),
+        bytearray(encoded(photo, "JPEG")),
         photo,
         np.asarray(photo),
         object(),
         file_sample(tmp_path / "image.png", "cat"),
         file_sample(tmp_path / "none.png"),
         Sample("failing", fail, "dog"),
-        Readable(encoded(photo), "read", "cat"),
+        Readable(encoded(photo, "JPEG"), "read", "cat"),
         Readable(photo),
         Readable(b"x", 3, 4),
         Readable(OSError(2, "No such file")),

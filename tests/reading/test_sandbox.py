@@ -1,4 +1,3 @@
-import io
 import json
 import os
 import signal
@@ -20,7 +19,7 @@ from acclimate.images.opening import open_image, thumbnail
 from acclimate.reading import sandbox
 from acclimate.reading.sandbox import Decoder, DecodeTask, do, portable
 from acclimate.reading.walk import Preparer
-from drawn_images import draw
+from drawn_images import draw, encoded
 from hostile_images import fax
 from hostile_images import png as one_bit_png
 from slow_preprocess import SIZES, Trouble
@@ -30,14 +29,8 @@ PIXELS = 1_000_000
 NOT_BASE64 = "cannot be read: it is not base64; URLs are not fetched, send the image itself"
 
 
-def png(image):
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-TROUBLE = {name: png(draw("red", 1, size)) for name, size in SIZES.items()}
-GOOD = png(draw("green", 2))
+TROUBLE = {name: encoded(draw("red", 1, size)) for name, size in SIZES.items()}
+GOOD = encoded(draw("green", 2))
 
 
 class Model:
@@ -110,7 +103,7 @@ def test_memory_is_bounded_and_the_process_goes_on(decoder, prepare):
 
 def test_images_are_prepared_as_by_the_encoder_itself(decoder, prepare):
     for seed in range(3):
-        picture = png(draw("blue", seed))
+        picture = encoded(draw("blue", seed))
         for content in (picture, b64encode(picture).decode()):
             cost, inputs, small = decode(decoder, prepare, content, size=32)
             expected = prepare(0, open_image(picture))

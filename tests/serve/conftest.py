@@ -1,6 +1,5 @@
 """A real service in this process: real sockets, real streams, the tiny model."""
 
-import io
 import shutil
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -16,7 +15,7 @@ from acclimate.serve.limits import Limits
 from acclimate.serve.security import LOOPBACK_NAMES, AccessMiddleware
 from acclimate.serve.server import bind, make_server
 from acclimate.serve.streams import Streams
-from drawn_images import draw
+from drawn_images import draw, encoded
 from portal import running
 from service_process import PATIENT
 from waiting import wait_until
@@ -32,7 +31,7 @@ def encoder(tiny_onnx):
 @pytest.fixture(scope="session")
 def pictures():
     """Return twelve drawn images as PNG files."""
-    return [png(draw(("red", "green", "blue")[i % 3], i)) for i in range(12)]
+    return [encoded(draw(("red", "green", "blue")[i % 3], i)) for i in range(12)]
 
 
 @pytest.fixture(scope="session")
@@ -128,9 +127,3 @@ async def create_streams(streams):
     """Create the streams `one` and `two`, unless they are there."""
     for name in sorted({"one", "two"} - {each["name"] for each in streams.describe()}):
         await streams.create(name, LABELS, method="tda", skip_duplicates=False)
-
-
-def png(image):
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()

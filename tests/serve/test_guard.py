@@ -29,7 +29,7 @@ WITH_CACHES = ["tda", "dmn", "oga"]
 KINDS = ["accord", "tda", "dota", "onzeta"]  # each kind of state: several, caches, sums, tensors
 
 
-class Clock:
+class SetTime:
     now = 0.0
 
     def __call__(self):
@@ -112,7 +112,7 @@ def test_a_client_alone_is_not_limited():
 
 
 def test_a_client_among_several_teaches_no_more_than_its_share():
-    clock = Clock()
+    clock = SetTime()
     guard = Guard(share=0.5, window_s=10.0, clock=clock)
     guard.learnt("a", 20)
     assert guard.allowed("b", 64, labels=4) == (
@@ -144,7 +144,7 @@ def test_a_share_below_that_of_equal_clients_does_not_end_all_learning():
     st.integers(2, 50),
 )
 def test_whoever_has_taught_least_is_always_allowed_and_many_at_once_are_as_one_by_one(requests, share, labels):
-    clock = Clock()
+    clock = SetTime()
     whole, single = (Guard(share=share, clock=clock) for _ in range(2))
     taught = Counter()
     for client, samples in requests:
@@ -181,7 +181,7 @@ def test_methods_with_entries_alone_refuse_nobody_for_its_share():
 
 
 def test_a_client_does_not_come_in_a_burst():
-    clock = Clock()
+    clock = SetTime()
     guard = Guard(share=0.5, burst=3, window_s=10.0, clock=clock)
     for clock.now in (0.0, 1.0, 2.0):
         assert guard.allowed("a", 1, 2) == (1, "")
@@ -193,7 +193,7 @@ def test_a_client_does_not_come_in_a_burst():
 
 
 def test_the_memory_of_the_guard_is_bounded(monkeypatch):
-    clock = Clock()
+    clock = SetTime()
     guard = Guard(share=0.5, window_s=10.0, clock=clock)
     for clock.now in np.arange(0, 40, 0.001).tolist():
         guard.learnt("a", 1)

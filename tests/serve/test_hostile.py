@@ -14,15 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from drawn_images import encoded
 from waiting import wait_until
 
 ONE = "/v1/streams/one"
-
-
-def file_of(image, kind, **options):
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def chunk(name, content):
@@ -47,8 +42,8 @@ def zipped(content):
 
 
 GREY = Image.fromarray(np.full((64, 64, 3), 90, np.uint8))
-PNG = file_of(GREY, "PNG")
-JPEG = file_of(GREY, "JPEG")
+PNG = encoded(GREY, "PNG")
+JPEG = encoded(GREY, "JPEG")
 EXIF = Image.Exif()
 EXIF[0x0112] = 77  # an orientation that does not exist
 CORPUS = {
@@ -129,7 +124,7 @@ def test_files_that_are_no_images(client, pictures):
 
 def test_files_that_are_images_and_something_else(client):
     """A polyglot is an image if it begins as one; what follows is not looked at, and nothing of it comes back."""
-    for content in (PNG + zipped(b"x"), JPEG + b"<script>alert(1)</script>", file_of(GREY, "JPEG", exif=EXIF)):
+    for content in (PNG + zipped(b"x"), JPEG + b"<script>alert(1)</script>", encoded(GREY, "JPEG", exif=EXIF)):
         answer = client.post(f"{ONE}/classify", files={"image": content})
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "application/json"

@@ -1,6 +1,5 @@
 """A service that is killed again and again, at random moments, under load."""
 
-import io
 import os
 import random
 import signal
@@ -12,7 +11,7 @@ from time import sleep
 import httpx
 import pytest
 
-from drawn_images import draw
+from drawn_images import draw, encoded
 from service_nursery import nursery
 from service_process import connected, service
 from waiting import wait_until
@@ -40,9 +39,7 @@ class Acknowledged:
 
 
 def picture(seed):
-    buffer = io.BytesIO()
-    draw(("red", "green", "blue")[seed % 3], seed).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encoded(draw(("red", "green", "blue")[seed % 3], seed))
 
 
 def create_streams(client):

@@ -9,16 +9,11 @@ from pathlib import Path
 import pytest
 
 from service_process import connected, service
+from stream_calls import classify
 from waiting import wait_until
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 MANY = [f"thing {i}" for i in range(2000)]  # a state of half a megabyte with the default method
-
-
-def classify(client, name, *images):
-    answer = client.post(f"/v1/streams/{name}/classify", files=[("image", each) for each in images])
-    assert answer.status_code == 200, answer.text
-    return answer.json()["results"]
 
 
 def loaded(process):

@@ -1,6 +1,5 @@
 """Operation of the service: probes, messages, the log at the start, tokens that change while it runs."""
 
-import io
 import json
 import signal
 import time
@@ -13,7 +12,7 @@ from acclimate.encoders import load_encoder
 from acclimate.errors import BusyError, InputError
 from acclimate.predict import NONE
 from acclimate.serve.client import Client, ServiceError
-from drawn_images import draw
+from drawn_images import draw, encoded
 from service_process import service
 
 ONE = "/v1/streams/one"
@@ -110,18 +109,12 @@ def test_nothing_is_encoded_for_a_request_that_is_refused(start, after_a_kill, i
     assert encoded == []
 
 
-def png(image):
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 def test_images_that_belong_to_no_label_are_recognised(start):
     """By the bundled model: a black square shows neither of these, and a green square is one."""
     streams = start(model=load_encoder("bundled"))
     stream = streams.create("strict", ["red circle", "green square", "blue stripes"], reject=True)
-    black = png(Image.new("RGB", (64, 64)))
-    green = png(draw("green", 1))
+    black = encoded(Image.new("RGB", (64, 64)))
+    green = encoded(draw("green", 1))
     foreign, known = stream.classify([black, green], top_k=4)
     assert (foreign.label, foreign.id, foreign.refused) == (NONE, None, "belongs to no label")
     assert foreign.none == foreign.score > 0.5 > known.none
@@ -140,7 +133,7 @@ def test_images_that_belong_to_no_label_are_recognised(start):
     (told,) = stream.classify([black], adapt=False)
     assert (told.label, told.none) == ("black square", 0.0)
     stream.set_frozen(True)
-    assert stream.classify([png(draw("red", 2))])[0].none is not None
+    assert stream.classify([encoded(draw("red", 2))])[0].none is not None
 
 
 def logged(data, message, timeout=180):

@@ -1,6 +1,5 @@
 """The shipped proxy in front of real services: what it refuses, what it holds, and which service has which stream."""
 
-import io
 import socket
 import sys
 import time
@@ -12,7 +11,6 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from drawn_images import draw
 from ports import free_port
 from proxy import NGINX, nginx
 from service_process import service
@@ -28,16 +26,6 @@ LABELS = ["red circle", "green square", "blue stripes"]
 HONEST = "127.0.0.2"
 ADDRESSES = [f"127.0.1.{number}" for number in range(1, 11)]
 CLASSIFY = b"POST /v1/streams/shop/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
-
-
-@pytest.fixture(scope="module")
-def pictures():
-    files = []
-    for seed in range(12):
-        buffer = io.BytesIO()
-        draw(("red", "green", "blue")[seed % 3], seed).save(buffer, "PNG")
-        files.append(buffer.getvalue())
-    return files
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from service_process import connected, service
+from stream_calls import classify
 from waiting import wait_until
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
@@ -24,12 +25,6 @@ SETUP = {"labels": LABELS, "method": "tda", "skip_duplicates": False, "guard": N
 def create(client, name, **options):
     answer = client.post("/v1/streams", json=SETUP | {"name": name} | options)
     assert answer.status_code == 201, answer.text
-
-
-def classify(client, name, *images):
-    answer = client.post(f"/v1/streams/{name}/classify", files=[("image", each) for each in images])
-    assert answer.status_code == 200, answer.text
-    return answer.json()["results"]
 
 
 def state(client, name):

@@ -1,5 +1,6 @@
 """Images the tests draw: noisy coloured shapes, the same for the same seed."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,13 @@ def draw(colour: str, seed: int, size: tuple[int, int] = (60, 48)) -> Image.Imag
     box = (left, top, left + int(rng.integers(15, 38)), top + int(rng.integers(12, 26)))
     (pen.rectangle if seed % 2 else pen.ellipse)(box, fill=COLOURS[colour])
     return image
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    """Return an image as the content of a file."""
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
 
 
 def draw_folder(folder: Path, count: int) -> Path:

@@ -1,6 +1,5 @@
 """Image files that cost far more than they weigh: for each, bytes that a decoder without bounds pays dearly for."""
 
-import io
 import struct
 import zlib
 from functools import cache
@@ -8,13 +7,9 @@ from functools import cache
 import numpy as np
 from PIL import Image
 
+from drawn_images import encoded
+
 FILLER = 4 * 2**20  # bytes of comments, chunks and the like
-
-
-def encoded(image, kind, **options):
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def chunk(name, data=b""):

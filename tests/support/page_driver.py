@@ -14,7 +14,7 @@ from ports import free_port
 LABELS = ["blue", "green", "red"]
 
 
-class Service:
+class PageService:
     """`acclimate serve` on a free port; `start` again goes on with the same port and data."""
 
     def __init__(self, folder: Path, model: Path, *options: str):

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from page_driver import Service
+from page_driver import PageService
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def browser():
 @pytest.fixture(scope="module")
 def shared_service(tmp_path_factory, tiny_onnx):
     """Return a service for all tests that neither stop it nor need options; each finds it without streams."""
-    service = Service(tmp_path_factory.mktemp("service"), tiny_onnx)
+    service = PageService(tmp_path_factory.mktemp("service"), tiny_onnx)
     yield service
     service.stop()
 
@@ -38,7 +38,7 @@ def run_service(tmp_path, tiny_onnx, shared_service):
             return shared_service
         folder = tmp_path / str(len(started))
         folder.mkdir()
-        started.append(Service(folder, tiny_onnx, *options))
+        started.append(PageService(folder, tiny_onnx, *options))
         return started[-1]
 
     yield start
