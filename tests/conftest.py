@@ -33,7 +33,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--fuzz-seconds", type=float, default=8.0, help="seconds to fuzz each target for")
+    parser.addoption("--fuzz-seconds", type=float, default=4.0, help="seconds to fuzz each target for")
     parser.addoption("--all-attacks", action="store_true", help="run the long attacks as well")
     parser.addoption("--fuzz-seed", type=int, default=0, help="number of the first case")
 

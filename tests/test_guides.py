@@ -1,17 +1,14 @@
 """Every snippet of the README and of the guides runs as it stands, in the order of the page."""
 
 import json
-import os
 import shutil
-import subprocess
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 
 import acclimate
-from guides import Reader, as_script, snippets
-from ports import free_port
+from guides import Reader, snippets
 
 pytestmark = pytest.mark.guides
 
@@ -63,34 +60,3 @@ def test_the_notebook_runs_and_has_its_outputs(demo, tmp_path, monkeypatch, reme
         return [[each["output_type"] for each in cell.get("outputs", ())] for cell in notebook["cells"]]
 
     assert kinds(runner.run(stored)) == kinds(stored)
-
-
-@pytest.mark.slow
-def test_the_readme_works_on_a_clean_checkout(tmp_path):
-    """From its first line on, in one shell, with nothing installed before: all but what it marks as not run."""
-    if shutil.which("git") is None or not (ROOT / ".git").exists():
-        pytest.skip("this is not a checkout")
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, tmp_path / name)
-    outside = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail"],
-        input=as_script(ROOT / "README.md", port := free_port()),
-        cwd=tmp_path,
-        env={**outside, "ACCLIMATE_CACHE": str(tmp_path / "texts"), "ACCLIMATE_SERVE_PORT": str(port)},
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
-    if "Failed to establish a new connection" in done.stderr:
-        pytest.skip("there is no package index within reach")
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
