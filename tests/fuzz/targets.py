@@ -113,7 +113,7 @@ class States:
             values = values[None]
         elif kind == 7:
             with np.errstate(all="ignore"):
-                values = (values * rng.choice((-1, 0, 100))).astype(values.dtype)
+                values = (values * np.float64(rng.choice((-1, 0, 100)))).astype(values.dtype)
         return values
 
     def run(self, content):

@@ -9,7 +9,6 @@ from acclimate import TDA, Head, ZeroShot, create, load_state, merge_states, ref
 from acclimate.arrays import to_host
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError, StateError
-from acclimate.methods import find_method
 from acclimate.methods.corrections import (
     DOUBT,
     EVIDENCE_NATS,
@@ -360,20 +359,6 @@ def test_ids_of_images_are_stable_and_fit_into_a_double():
     ids = {id_of(feature) for feature in STREAM.features}
     assert len(ids) == len(STREAM.features)
     assert all(2**48 <= each < 2**53 for each in ids)
-
-
-def test_learning_with_corrections_does_not_depend_on_batches():
-    for method in METHODS:
-        single = {"batch": 1} if find_method(method).answers_batches else {}
-        adapters = [shown(method, samples=40, **single) for _ in range(2)]
-        answers = []
-        for adapter, step in zip(adapters, (7, 80), strict=True):
-            corrected = slice(30, 50)  # half of them are yet to come
-            adapter.corrections.correct(STREAM.features[corrected], np.arange(20) % 5, range(30, 50))
-            rest = STREAM.features[40:]
-            answers.append(np.concatenate([adapter.step(rest[at : at + step]) for at in range(0, len(rest), step)]))
-        np.testing.assert_allclose(answers[0], answers[1], rtol=1e-3, atol=1e-3, err_msg=method)
-        assert adapters[0].samples_seen == adapters[1].samples_seen == 110
 
 
 def test_a_cache_with_excluded_entries_grows_and_is_saved(tmp_path):
