@@ -19,7 +19,7 @@ RAY ?= 2.40.0
 RAY_VENV ?= .venv-ray-$(RAY)
 RAY_NEEDS := $(if $(filter 2.4% 2.50% 2.51% 2.52% 2.53% 2.54% 2.55% 2.56%,$(RAY)),'protobuf<7')
 
-.PHONY: demo stub check check-tests test test-cluster test-others test-numpy test-ray coverage lint docs benchmark clean
+.PHONY: demo stub check check-tests test test-cluster test-others test-numpy test-ray coverage lint docs benchmark release clean
 
 demo: $(VENV)/.installed
 	$(BIN)/acclimate demo
@@ -85,8 +85,13 @@ docs: $(VENV)/.installed-dev
 benchmark: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/adapter_speed.py
 
+# Wheel, sdist and the list of what they contain, built from the committed files and checked as users get them.
+release: | $(BIN)/python
+	$(INSTALL) build twine
+	$(BIN)/python tools/release.py
+
 clean:
-	rm -rf $(VENV) .venv-numpy-* .venv-ray-* site .coverage* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf dist $(VENV) .venv-numpy-* .venv-ray-* site .coverage* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

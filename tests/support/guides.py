@@ -58,23 +58,15 @@ def as_shell(command: str) -> list[str]:
     return words
 
 
-def as_script(page: Path, port: int) -> str:
-    """Return all snippets of a page as one script of a shell. The service runs until the end, at another port."""
+def as_script(page: Path) -> str:
+    """Return all snippets of a page as one script of a shell, for a reader to whom acclimate is installed already."""
     lines = []
     for snippet in snippets(page):
-        text = snippet.text.replace(ADDRESS, f"localhost:{port}")
-        if snippet.not_run:
-            continue
-        if snippet.language == "python":
-            lines += ["python - <<'END OF SNIPPET'", text, "END OF SNIPPET"]
-        for command in commands(text) if snippet.language == "sh" else ():
-            if command.startswith("acclimate serve"):
-                ready = f"curl --silent --output /dev/null localhost:{port}/health/ready"
-                lines += [f"{command} & service=$!", f"until {ready}; do kill -0 $service; sleep 0.2; done"]
-                lines += ["trap 'kill $service; wait $service' EXIT"]
-            else:
-                lines.append(command)
-    return "\n".join([*lines, ""])
+        if snippet.language == "python" and not snippet.not_run:
+            lines += ["python - <<'END OF SNIPPET'", snippet.text, "END OF SNIPPET"]
+        elif snippet.language == "sh" and not snippet.not_run:
+            lines += [each for each in commands(snippet.text) if not each.startswith(". ")]
+    return "\n".join([*lines, ""]).replace("make demo", "acclimate demo")
 
 
 class Reader:
