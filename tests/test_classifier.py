@@ -1,5 +1,3 @@
-import pickle
-import shutil
 from dataclasses import replace
 from inspect import signature
 
@@ -242,12 +240,6 @@ def test_views_work_with_every_method(encoder, paths, tmp_path, method):
     assert answers(batch_size=8) == answers(batch_size=64, workers=1)
 
 
-def test_its_adapter_can_be_pickled(classifier, paths):
-    classifier(paths[:20])
-    copied = pickle.loads(pickle.dumps(classifier.adapter))
-    assert repr(copied) == repr(classifier.adapter)
-
-
 def test_answers_without_learning_change_nothing(classifier, paths):
     classifier(paths[:20])
     before = classifier.adapter.dump()
@@ -355,19 +347,6 @@ def test_open_clip_shaped_objects(tiny_clip, tmp_path):
     for ours, theirs in zip(wrapped(images), plain(images), strict=True):
         assert [each["label"] for each in ours] == [each["label"] for each in theirs]
         assert ours[0]["score"] == pytest.approx(theirs[0]["score"], abs=1e-4)
-
-
-def test_transformers_and_onnx_agree(tiny_model, tmp_path, paths):
-    pytest.importorskip("onnxscript")
-    from acclimate.encoders.convert import convert
-
-    torch_side = load_encoder(f"local:{tiny_model}", "cpu")
-    convert(torch_side, tmp_path / "onnx")
-    one = Classifier(LABELS, torch_side, cache=tmp_path).predict_proba(paths)
-    other = Classifier(LABELS, f"onnx:{tmp_path / 'onnx'}", cache=tmp_path).predict_proba(paths)
-    np.testing.assert_allclose(one, other, atol=1e-3)
-    assert np.array_equal(one.argmax(axis=1), other.argmax(axis=1))
-    shutil.rmtree(tmp_path / "onnx")
 
 
 COLOURS = ["blue", "green", "red"]

@@ -17,61 +17,6 @@ def check(*arguments):
     return result
 
 
-@pytest.fixture
-def five_mistakes(tmp_path):
-    """Five datasets with a mistake each, and one without."""
-
-    def drawn(key):
-        return draw_dataset(tmp_path, DATASETS[key], whole(DATASETS[key]))
-
-    drawn("caltech101")
-    (drawn("dtd") / "split_zhou_DescribableTextures.json").unlink()
-    split = drawn("pets") / "split_zhou_OxfordPets.json"
-    swapped = {"abyssinian": "beagle", "beagle": "abyssinian"}
-    rows = [[file, number, swapped.get(name, name)] for file, number, name in json.loads(split.read_text())["test"]]
-    split.write_text(json.dumps({"test": rows}))
-    short = drawn("imagenet-a") / "imagenet-a" / DATASETS["imagenet-a"].wnids[3]
-    for path in list(short.iterdir())[:5]:
-        path.unlink()
-    corrupt = drawn("flowers102") / "jpg/image_00042.jpg"
-    content = corrupt.read_bytes()
-    corrupt.unlink()
-    corrupt.write_bytes(content[:300])
-    v2 = DATASETS["imagenet-v2"]
-    images = drawn("imagenet-v2") / v2.images
-    for wnid, number in zip(v2.wnids, sorted(map(str, range(1000))), strict=True):
-        (images / number).rename(images / wnid)
-    return tmp_path
-
-
-def test_all_five_mistakes_are_named(five_mistakes):
-    result = check(five_mistakes, "--json")
-    assert result.exit_code == 1
-    report = json.loads(result.stdout)["datasets"]
-    states = {key: about["state"] for key, about in report.items()}
-    wrong = {"dtd", "pets", "imagenet-a", "flowers102", "imagenet-v2"}
-    assert {key for key, state in states.items() if state == "wrong"} == wrong
-    assert {key for key, state in states.items() if state == "found"} == {"caltech101"}
-    first = {key: report[key]["findings"][0] for key in wrong}
-    assert {key: finding["kind"] for key, finding in first.items()} == {
-        "dtd": "split",
-        "pets": "class order",
-        "imagenet-a": "count",
-        "flowers102": "image",
-        "imagenet-v2": "class order",
-    }
-    expected = {
-        "dtd": "split_zhou_DescribableTextures.json is missing",
-        "pets": "'beagle' has the number 0, which belongs to 'abyssinian'",
-        "imagenet-a": "7495 test images instead of 7500",
-        "flowers102": "image_00042.jpg cannot be read",
-        "imagenet-v2": "the folders were renamed to WordNet ids",
-    }
-    for key, message in expected.items():
-        assert message in first[key]["message"]
-    assert "error: imagenet-a, imagenet-v2, dtd, flowers102, pets: see above" in result.stderr
-
-
 def test_the_table_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     draw_dataset(tmp_path, DATASETS["dtd"], whole(DATASETS["dtd"]))

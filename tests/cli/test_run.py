@@ -8,35 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from acclimate import create, evaluate, list_methods, load_state, read_stream, refine
+from acclimate import create, evaluate, load_state, read_stream, refine
 from acclimate.bench.orders import stream_order
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.stream import write_stream
-
-
-@pytest.fixture
-def views_file(stream, tmp_path):
-    """Return a feature file with six views per sample."""
-    noise = 0.2 * np.random.default_rng(0).standard_normal((400, 6, 32)).astype(np.float32)
-    path = tmp_path / "views.safetensors"
-    write_stream(replace(stream, features=stream.features[:, None] + noise), path)
-    return path
-
-
-def test_every_method_runs_on_views(invoke, views_file, tmp_path):
-    able = {name: method for name, method in list_methods().items() if not method.needs - {"views"}}
-    names = [name for name, method in able.items() if method.kind != "collection"]  # those need a second pass
-    chosen = [argument for name in names for argument in ("--method", name)]
-    table = invoke("run", views_file, *chosen, "--json", "out.json").stdout.partition("\n\n")[0]
-    assert sorted(line.split()[1] for line in table.splitlines()[1:]) == names
-    stream = read_stream(views_file)
-    for result in json.loads((tmp_path / "out.json").read_text()):
-        logits = create(result["method"], stream.head).step(stream.features)
-        assert result["views"] == 6
-        assert result["metrics"]["acc1"] == pytest.approx(np.mean(logits.argmax(axis=1) == stream.labels), abs=1e-6)
-        assert result["baseline"]["acc1"] == pytest.approx(
-            np.mean(stream.head.observe(stream.features).logits.argmax(axis=1) == stream.labels), abs=1e-6
-        )
 
 
 @pytest.mark.parametrize("method", ["zero", "mta"])
