@@ -346,7 +346,7 @@ def browse(profile, page, *options):
     quiet = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
     quiet += ("--disable-component-update", "--disable-sync", "--hide-scrollbars", f"--user-data-dir={profile}")
     command = [CHROMIUM, "--headless", "--no-sandbox", *quiet, *options, page.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.browser

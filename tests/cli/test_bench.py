@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from acclimate.cli.arguments import COMPARED
 from acclimate.encoders import load_encoder
 from acclimate.methods import create, save_state
 from miniatures import draw_dataset, few
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -202,9 +202,7 @@ def test_ctrl_c_and_the_same_command_again(here, tiny_onnx):
     command += ["--dataset", "imagenet-a", "--prompts", "single", "--workers", "1"]
     env = os.environ | {"ACCLIMATE_CACHE": str(here / "texts")}
     process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
-    while not list((here / "features").glob("*/manifest.json")):
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_until(lambda: list((here / "features").glob("*/manifest.json")) or process.poll() is not None)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert process.returncode == 130

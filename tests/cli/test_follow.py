@@ -4,11 +4,11 @@ import csv
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from drawn_images import draw, draw_folder
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -97,8 +97,5 @@ def rows(folder):
 
 
 def wait_for(child, condition):
-    end = time.monotonic() + 180
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        assert child.poll() is None, child.stderr.read()
-        time.sleep(0.05)
+    wait_until(lambda: condition() or child.poll() is not None)
+    assert child.poll() is None, child.stderr.read()

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -13,6 +12,7 @@ from acclimate.bench.datasets import DATASETS
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.stream import write_stream
 from miniatures import draw_dataset, few
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -159,10 +159,9 @@ def test_a_stopped_run_keeps_what_is_done(streams, here):
     command = ["reproduce", "entropy-range", "--streams", *streams, "streams/c.safetensors", "--out", "out"]
     process = subprocess.Popen([sys.executable, "-m", "acclimate", *command], stderr=subprocess.PIPE, text=True)
     done = here / "out" / "runs" / "b.json"
-    while not done.is_file() and process.poll() is None:
-        time.sleep(0.02)
+    wait_until(lambda: done.is_file() or process.poll() is not None)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate()
     assert process.returncode == 130, errors
     assert "stopped; the results so far are in" in errors
     assert not (here / "out" / "README.md").exists()

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # before Ray is imported: it listens on 127.0.0.1 alone
+# Read by Ray when it is imported: it listens on 127.0.0.1 alone, and a busy machine may take its time.
+os.environ |= {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_gcs_server_request_timeout_seconds": "180",
+    "RAY_gcs_server_port_wait_time_s": "180",
+    "RAY_worker_register_timeout_seconds": "300",
+    "RAY_health_check_timeout_ms": "60000",
+}
 pytest.importorskip("ray", reason="the cluster needs Ray")
 pytest.importorskip("pyarrow", reason="results of a cluster are parquet")
 
@@ -46,8 +53,8 @@ def local_ray(ray_cluster):
 @pytest.fixture
 def nodes(ray_cluster):
     """Add two nodes of 6 logical CPUs: a request for 5 fits on each of them once, and not on the head node."""
-    added = [ray_cluster.add_node(**HEAD | {"num_cpus": 6}) for _ in range(2)]
-    ray_cluster.wait_for_nodes()
+    added = [ray_cluster.add_node(wait=False, **HEAD | {"num_cpus": 6}) for _ in range(2)]
+    ray_cluster.wait_for_nodes(timeout=180)
     yield {node.node_id: node for node in added}
     for node in added:
         if node in ray_cluster.worker_nodes:

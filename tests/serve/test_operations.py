@@ -2,8 +2,6 @@
 
 import json
 import signal
-import time
-from contextlib import suppress
 
 import pytest
 from PIL import Image
@@ -14,6 +12,7 @@ from acclimate.predict import NONE
 from acclimate.serve.client import Client, ServiceError
 from drawn_images import draw, encoded
 from service_process import service
+from waiting import wait_until
 
 ONE = "/v1/streams/one"
 JSON = {"Content-Type": "application/json"}
@@ -136,17 +135,15 @@ def test_images_that_belong_to_no_label_are_recognised(start):
     assert stream.classify([encoded(draw("red", 2))])[0].none is not None
 
 
-def logged(data, message, timeout=180):
+def logged(data, message):
     """Return the first line of the log with this message."""
-    latest = time.monotonic() + timeout
-    while time.monotonic() < latest:
-        for line in data.with_suffix(".log").read_text().splitlines():
-            with suppress(ValueError):
-                entry = json.loads(line)
-                if entry["message"] == message:
-                    return entry
-        time.sleep(0.05)
-    raise AssertionError(data.with_suffix(".log").read_text())
+
+    def found():
+        lines = data.with_suffix(".log").read_text().splitlines(keepends=True)
+        entries = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
+        return [entry for entry in entries if entry["message"] == message]
+
+    return wait_until(found)[0]
 
 
 def test_the_log_says_what_the_service_starts_with(tiny_onnx, pictures, tmp_path):

@@ -83,6 +83,14 @@ def test_requests_on_one_connection_are_answered_in_order(client):
         assert everything(line).count(b'{"live":true}') == 21
 
 
+def test_answers_are_sent_at_once(client):
+    """Without waiting until the client has acknowledged the first packet of an answer."""
+    assert client.get("/health/live").status_code == 200
+    (connection,) = client.server.server_state.connections
+    sending = connection.transport.get_extra_info("socket")
+    assert sending.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_an_idle_connection_is_closed(serve):
     with serve(keep_alive_s=1) as client, connect(client, GET) as line:
         assert everything(line).endswith(b'{"live":true}')

@@ -259,7 +259,7 @@ def test_a_folder_of_an_earlier_version_is_refused(tiny_onnx, tmp_path):
     folder.mkdir(parents=True)
     (folder / "stream.json").write_text("{}")
     command = [sys.executable, "-m", "acclimate", "serve", "--model", f"onnx:{tiny_onnx}", "--data", tmp_path / "state"]
-    ended = subprocess.run([*command, "--port", "0"], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([*command, "--port", "0"], capture_output=True, text=True)
     assert ended.returncode not in (0, -signal.SIGKILL)
     assert ended.stdout == ""
     (line,) = [each for each in ended.stderr.splitlines() if "stream" in each]

@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.error import URLError
@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from acclimate.cli import app
 from ports import free_port
+from waiting import wait_until
 
 ADDRESS = "localhost:8000"  # where the pages say that the service is
 SHELL_SIGNS = set("|<>&;$`(")
@@ -121,15 +122,15 @@ class Reader:
         self.stop()
         command = [sys.executable, "-m", "acclimate", *arguments]
         self.services.append(subprocess.Popen(command, env=self.environment, stderr=subprocess.DEVNULL))
-        end = time.monotonic() + 180
-        while True:
-            try:
-                urlopen(f"http://127.0.0.1:{self.port}/health/ready").close()
-                return
-            except URLError:
-                assert self.services[-1].poll() is None, arguments
-                assert time.monotonic() < end, arguments
-                time.sleep(0.1)
+        wait_until(self.served)
+
+    def served(self) -> bool:
+        """Return True if the service answers."""
+        assert self.services[-1].poll() is None, self.services[-1].args
+        with suppress(URLError):
+            urlopen(f"http://127.0.0.1:{self.port}/health/ready").close()
+            return True
+        return False
 
     def stop(self) -> None:
         """Stop the service."""

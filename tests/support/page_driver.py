@@ -5,11 +5,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 from ports import free_port
+from waiting import wait_until
 
 LABELS = ["blue", "green", "red"]
 
@@ -28,13 +29,13 @@ class PageService:
     def start(self):
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
-        while True:
-            try:
-                with urlopen(f"{self.address}/health/ready", timeout=60):
-                    return
-            except OSError:
-                assert self.process.poll() is None, self.log.read_text()
-                time.sleep(0.05)
+        wait_until(self.answers, 300)
+
+    def answers(self):
+        assert self.process.poll() is None, self.log.read_text()
+        with suppress(OSError), urlopen(f"{self.address}/health/ready", timeout=180):
+            return True
+        return False
 
     def stop(self, how=signal.SIGTERM):
         self.process.send_signal(how)
@@ -78,7 +79,7 @@ def finished(page):
 def says(page, words):
     from playwright.sync_api import expect
 
-    expect(page.locator("#status")).to_have_text(words, timeout=120_000)
+    expect(page.locator("#status")).to_have_text(words, timeout=300_000)
 
 
 def cards(page):

@@ -34,7 +34,7 @@ def small_cluster():
     with pytest.MonkeyPatch.context() as patch:
         paths = (Path(__file__).parent, *sys.path)
         patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))  # inherited by all processes of Ray
-        # A lost node is noticed after 5 of these, and not after 15 seconds; a busy one still has 10 seconds to answer.
+        # A lost node is noticed after 5 of these, and not after 15 seconds; a busy one still has its time to answer.
         patch.setenv("RAY_health_check_period_ms", "500")
         cluster = Cluster(initialize_head=True, head_node_args=HEAD)
         try:

@@ -5,11 +5,12 @@ import time
 
 
 def wait_until(happened, seconds=180.0):
-    """Wait until a condition holds; fails if it does not within this time."""
+    """Wait until a condition holds, and return its value; fails if it does not within this time."""
     latest = time.monotonic() + seconds
-    while not happened():
+    while not (value := happened()):
         assert time.monotonic() < latest, "it did not happen"
         time.sleep(0.01)
+    return value
 
 
 def count_closed(connections, seconds=60.0):

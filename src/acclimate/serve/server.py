@@ -17,7 +17,8 @@ from acclimate.serve.streams import Streams
 
 def bind(host: str, port: int) -> socket.socket:
     """Reserve a port of this machine, any free one for port 0; connections are refused until `serve` is called."""
-    reserved = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    # asyncio sends small packets at once only if TCP is named here; else an answer waits 40 ms for an acknowledgement.
+    reserved = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, proto=socket.IPPROTO_TCP)
     try:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind((host, port))

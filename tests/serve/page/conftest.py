@@ -13,7 +13,7 @@ def browser():
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("there is no Chromium here")
-    playwright.expect.set_options(timeout=120_000)
+    playwright.expect.set_options(timeout=300_000)
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser
@@ -54,7 +54,7 @@ def open_page(browser):
 
     def visit(service, path="", wrong=(), **context):
         page = browser.new_context(**{"reduced_motion": "reduce", **context}).new_page()
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(300_000)
         problems = []
         requests = []
         page.on("pageerror", lambda error: problems.append(str(error)))
