@@ -34,10 +34,11 @@ def test_type_checkers_see_the_same_names():
     assert STUB.read_text(encoding="utf-8") == stub(), "a public name was added or moved: run `make stub`"
 
 
-def test_the_library_is_cited_by_its_version():
-    for page in ("CITATION.cff", "docs/own_method.md"):
+def test_pages_name_the_version_of_the_library():
+    for page in ("CITATION.cff", "README.md", "docs/own_method.md", "docs/cluster.md", "docs/serve.md"):
         text = (STUB.parents[2] / page).read_text(encoding="utf-8")
-        assert re.findall(r"^ *version\W+([\d.]+)", text, re.MULTILINE) == [acclimate.__version__]
+        named = re.findall(r"^ *version\W+([\d.]+)|\bacclimate-([\d.]+)-py3", text, re.MULTILINE)
+        assert [cited or wheel for cited, wheel in named] == [acclimate.__version__], page
 
 
 if __name__ == "__main__":
