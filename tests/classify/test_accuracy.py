@@ -49,10 +49,10 @@ def test_one_line_says_all():
     assert str(Accuracy(0, 0, 0, 0)) == ""
     line = str(Accuracy(known=518, right=446, gained=13, lost=5))
     assert line == (
-        "Accuracy on 518 images: zero-shot 84.6 % (95 % interval 81.2 to 87.4), adapted 86.1 % (82.9 to 88.8), "
+        "Accuracy on 518 images: model alone 84.6 % (95 % interval 81.2 to 87.4), adapted 86.1 % (82.9 to 88.8), "
         "difference +1.5 points (-0.1 to +3.2)."
     )
-    assert str(Accuracy(1, 1, 0, 0)).startswith("Accuracy on 1 image: zero-shot 100.0 % (95 % interval 20.7 to 100.0)")
+    assert str(Accuracy(1, 1, 0, 0)).startswith("Accuracy on 1 image: model alone 100.0 % (95 % interval 20.7 to")
     assert str(Accuracy(29, 20, 0, 0)).endswith(" So few images say little.")
     assert "little" not in str(Accuracy(30, 20, 0, 0))
 

@@ -245,16 +245,14 @@ def test_report_says_which_answer_is_which(stream, tmp_path):
     samples = make_samples(len(stream), painter(stream.labels.tolist()))
     report(tmp_path / "two.html", title="x", settings={}, summary=summary, adapter=adapter, samples=samples)
     two = Page((tmp_path / "two.html").read_text("utf-8")).text
-    counts = (
-        f"changed {summary.changed_online} answers; the second pass changed {summary.changed_again} online answers."
-    )
-    assert f"Online, adapting {counts} Where nothing else is said, answers are those of the second pass." in two
+    counts = f"changed {summary.changed_online} answers; at the end, {summary.changed_again} answers changed once more."
+    assert f"As the images came, adapting {counts} Where nothing else is said, answers are those given" in two
     shown = ranked(summary.most_changed)[:12]
-    assert two.count("online: ") == sum(record["online_label"] != record["label"] for record in shown) > 0
+    assert two.count("as it came: ") == sum(record["online_label"] != record["label"] for record in shown) > 0
     report(tmp_path / "one.html", title="x", settings={}, summary=summarise(found), adapter=adapter, samples=samples)
     one = Page((tmp_path / "one.html").read_text("utf-8")).text
     assert "Each image was answered once, when it came." in one
-    assert "second pass" not in one
+    assert "at the end" not in one
 
 
 def test_report_passes_on_what_the_method_advises_and_shows_all_that_it_learnt(stream, run, tmp_path, monkeypatch):

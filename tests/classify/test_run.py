@@ -448,7 +448,7 @@ def test_a_disk_that_is_too_small_for_the_features_loses_nothing(make, encoder, 
             limit_file_size((tmp_path / "work" / "full.csv.features").stat().st_size + 100)
 
     with pytest.raises(
-        RunError, match=r"full.csv.features: File too large\. It keeps the features for the second pass"
+        RunError, match=r"full.csv.features: File too large\. It keeps the features to answer once more"
     ):
         make("full.csv", emit=fill, **options()).run()
     limit_file_size(-1)

@@ -46,6 +46,10 @@ def test_piped_it_is_csv_and_nothing_else(invoke, model, photos):
         "score_2",
         "label_3",
         "score_3",
+        "taken",
+        "folder",
+        "group",
+        "group_score",
         "unsure",
         "true_label",
         "correct_label",
@@ -64,8 +68,8 @@ def test_piped_it_is_csv_and_nothing_else(invoke, model, photos):
     assert rows[0]["file"] == f"{photos}/blue/img2.png"
     changed = sum(row["changed"] == "true" for row in rows)
     again = sum(row["label"] != row["online_label"] for row in rows)
-    answers = f"{count(changed, 'answer')} changed by adapting (the second pass changed {again} of the online ones)"
-    assert result.stderr == f"40 images classified, {answers}.\n"
+    final = f"at the end, from everything seen, {count(again, 'answer')} changed once more"
+    assert result.stderr == f"40 images classified, {count(changed, 'answer')} changed by adapting ({final}).\n"
     assert (count(1, "answer"), count(1200, "image")) == ("1 answer", "1,200 images")
 
 
@@ -83,7 +87,7 @@ def test_passes(invoke, model, photos, tmp_path):
     assert [dict(row) for row in rows_of((tmp_path / "r.csv").read_text())] == two
     assert sorted(path.name for path in tmp_path.glob("r.csv*")) == ["r.csv"]
     frozen = invoke("classify", photos, *model, "--freeze")
-    assert "second pass" not in frozen.stderr
+    assert "at the end" not in frozen.stderr
     assert "--passes" in invoke("classify", photos, *model, "--passes", 3, exit_code=2).stderr
 
 
@@ -124,7 +128,7 @@ def test_it_says_what_is_right_and_what_is_unsure(invoke, tiny_onnx, photos, tmp
     assert unsure > 1
     assert f"\n{unsure} of 40 answers are unsure (score below 0.98).\n" in said
     right = {who: sum(row[f"{who}label"] == row["true_label"] for row in rows) for who in ("zero_shot_", "")}
-    assert f"\nAccuracy on 40 images: zero-shot {100 * right['zero_shot_'] / 40:.1f} % (95 % interval " in said
+    assert f"\nAccuracy on 40 images: model alone {100 * right['zero_shot_'] / 40:.1f} % (95 % interval " in said
     assert f", adapted {100 * right[''] / 40:.1f} % (" in said
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert f"{unsure} of 40 answers are unsure" in page
@@ -470,6 +474,6 @@ def test_on_a_terminal_people_see_progress_or_rows(tiny_onnx, photos, tmp_path, 
     assert "40 images classified" in text
     if not to_file:
         lines = [line for line in text.splitlines() if ".png  " in line]
-        changed = int(re.search(r"the second pass changed (\d+)", text)[1])
+        changed = int(re.search(r"everything seen, (\d+) answers? changed once more", text)[1])
         assert len(lines) == 40 + changed
-        assert all("online: " in line for line in lines[40:])
+        assert all("as it came: " in line for line in lines[40:])

@@ -22,7 +22,7 @@ def same(bench, run, rows, adapter):
     assert sorted(path.name for path in (bench.folder / "out" / "_acclimate").iterdir()) == ["run.json"]
 
 
-@pytest.mark.parametrize("stage", ["classifying", "second pass"])
+@pytest.mark.parametrize("stage", ["classifying", "answering once more"])
 def test_a_killed_driver(ray_cluster, bench, tmp_path, stage):
     rows, summary, adapter = bench.alone("dota")
     place = Place(tmp_path / "place")
@@ -40,13 +40,13 @@ def test_a_killed_driver(ray_cluster, bench, tmp_path, stage):
         bench.job(method="dota").run()
     run = bench.job(method="dota")
     assert run.run(resume=True)
-    assert run.kept == (300 if stage == "second pass" else run.kept)
+    assert run.kept == (300 if stage == "answering once more" else run.kept)
     assert not run.was_complete
     same_summary(run.summary, summary)
     same(bench, run, rows, adapter)
 
 
-@pytest.mark.parametrize("stage", ["classifying", "second pass"])
+@pytest.mark.parametrize("stage", ["classifying", "answering once more"])
 def test_a_job_that_is_stopped(local_ray, bench, stage):
     rows, summary, adapter = bench.alone("tda")
     seen = []
@@ -126,7 +126,7 @@ def test_two_runs_into_one_folder_do_not_mix(local_ray, bench, how):
 
 def test_a_run_stops_when_its_results_are_removed_in_the_second_pass(local_ray, bench):
     def other(stage, images):
-        if stage == "second pass" or images == len(bench.samples):
+        if stage == "answering once more" or images == len(bench.samples):
             assert bench.job(method="tda").run(resume=True)
 
     with pytest.raises(RunError, match="another run writes"):

@@ -39,7 +39,7 @@ from acclimate.predict import COLUMNS, Prediction, Predictions
 
 ROWS_PER_BLOCK = 1024  # rows that are read at a time
 FEATURES_DTYPE = np.dtype(np.float16)
-FEATURES_HINT = "It keeps the features for the second pass; free some space and resume, or start again with one pass."
+FEATURES_HINT = "It keeps the features to answer once more at the end; free some space and resume, or pass --passes 1."
 CONVERTED = {".parquet": ("pyarrow", "parquet"), ".xlsx": ("openpyxl", "excel")}  # suffix -> package, extra
 MARK = "\ufeff"  # by which Excel knows UTF-8
 # Characters that an .xlsx file cannot have, or that would read as the escape of one

@@ -162,13 +162,13 @@ def _charts(summary: Summary) -> dict[str, dict[str, Any]]:
             scores,
             ("0", "0.25", "0.5", "0.75", "1"),
             "score of the answer; height: share of images",
-            ("zero-shot", "adapted"),
+            ("model alone", "adapted"),
         ),
         "stream": _chart(
             shares,
             ("0", f"{sum(sizes):,}"),
             f"images classified, {sizes[0]:,} per bar; height: share of changed answers",
-            ("online", "second pass") if summary.passes == 2 else (),
+            ("as they came", "at the end") if summary.passes == 2 else (),
         ),
     }
 

@@ -74,14 +74,14 @@ class Accuracy(NamedTuple):
 
         Examples:
             >>> print(str(Accuracy(known=200, right=180, gained=12, lost=2)).replace(", ", ",\n"))
-            Accuracy on 200 images: zero-shot 85.0 % (95 % interval 79.4 to 89.3),
+            Accuracy on 200 images: model alone 85.0 % (95 % interval 79.4 to 89.3),
             adapted 90.0 % (85.1 to 93.4),
             difference +5.0 points (+1.3 to +8.6).
         """
         if not self.known:
             return ""
         parts = []
-        for who, right, extra in (("zero-shot", self.right_before, "95 % interval "), ("adapted", self.right, "")):
+        for who, right, extra in (("model alone", self.right_before, "95 % interval "), ("adapted", self.right, "")):
             low, high = wilson(right, self.known)
             parts.append(f"{who} {100 * right / self.known:.1f} % ({extra}{100 * low:.1f} to {100 * high:.1f})")
         low, high = paired_difference(self.gained, self.lost, self.known)

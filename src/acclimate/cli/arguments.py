@@ -191,7 +191,7 @@ Origin = Annotated[
 Freeze = Annotated[
     bool, typer.Option("--freeze", help="Answer from the state without learning.", rich_help_panel=ADAPTING)
 ]
-PASSES_HELP = "2 to answer once more at the end, from everything seen; 1 for online only."
+PASSES_HELP = "2 to answer once more at the end, from everything seen; 1 for the answers as they come."
 SkipDuplicates = Annotated[
     bool | None,
     typer.Option(

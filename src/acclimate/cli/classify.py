@@ -333,14 +333,15 @@ def _task_line(classifier: "Classifier", images: int | None) -> str:
 
 
 def _stopped_where(summary: "Summary", samples: Sequence[object]) -> str:
-    return (
-        "in the second pass" if summary.images == len(samples) else f"after {summary.images} of {len(samples)} images"
-    )
+    if summary.images == len(samples):
+        return "while answering once more"
+    return f"after {summary.images} of {len(samples)} images"
 
 
 def _say_answers(summary: "Summary", written: dict[str, object]) -> None:
     unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
-    again = f" (the second pass changed {summary.changed_again} of the online ones)" if summary.passes == 2 else ""
+    final = f" (at the end, from everything seen, {count(summary.changed_again, 'answer')} changed once more)"
+    again = final if summary.passes == 2 else ""
     where = "".join(f" {name}: {path}." for name, path in written.items() if path)
     changed = f"{count(summary.changed, 'answer')} changed by adapting{again}"
     say(f"{count(summary.answered, 'image')} classified{unreadable}, {changed}.{where}", err=True)

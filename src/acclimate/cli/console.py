@@ -22,7 +22,7 @@ UsageError: Any = typer.BadParameter.__base__  # the class, wherever this versio
 THINGS = {
     "encoding": "images",
     "classifying": "images",
-    "second pass": "images",
+    "answering once more": "images",
     "encoding the labels": "prompts",
     "encoding the negatives": "prompts",
 }
@@ -173,7 +173,7 @@ def show_predictions(total: int | None, columns: Sequence[str] | None) -> "Itera
             elif columns is not None and final:
                 typer.echo(csv_lines([each.to_record() for each in predictions], columns), nl=False)
             if again:
-                advance(0, "second pass")
+                advance(0, "answering once more")
                 return
             changed += sum(each.changed for each in predictions)
             advance(len(predictions), f"{count(changed, 'answer')} changed", predictions[0].index - done)
@@ -187,7 +187,7 @@ def _line(prediction: "Prediction") -> str:
 
     if prediction.error is not None:
         return f"{prediction.name}  could not be read: {prediction.error}"
-    other = {"zero-shot": prediction.zero_shot, "online": prediction.online}
+    other = {"model alone": prediction.zero_shot, "as it came": prediction.online}
     notes = [
         f"{who}: {was.label} {score_text(was.score)}" for who, was in other.items() if was.label != prediction.label
     ]

@@ -44,7 +44,8 @@ def demo(
     say(
         "",
         "The same stream, half of its images with noise, and CIFAR-10, which the model knows, so that there is",
-        "little to gain. In the second pass, every image is answered once more from everything seen:",
+        "little to gain. The model alone is zero-shot; accord adapts online, as images come, and answers every image",
+        "once more from everything seen in a second pass:",
         "",
     )
     run(recorded, method=[DEFAULT_METHOD], passes=2)
@@ -83,7 +84,7 @@ def _adapt_live(stream: "FeatureStream") -> None:
         "recorded with the bundled model. The style changes from photo to painting, cartoon and sketch;",
         "the classifier gets no labels.",
         "",
-        f"{'samples':>7}  {'style':12}  {'zero-shot':23}  adapting",
+        f"{'samples':>7}  {'style':12}  {'model alone':23}  adapted",
     )
     adapters = [create(name, stream.head) for name in ("zero-shot", DEFAULT_METHOD)]
     width = len(stream) // 14
@@ -107,9 +108,9 @@ def _score(results: Path) -> None:
 
     found = [each for block in ResultFile(results, top_k=3).read() for each in block]
     answers = {
-        "zero-shot": [each.zero_shot for each in found],
-        "online": [each.online for each in found],
-        "second pass": [each.top[0] for each in found],
+        "model alone": [each.zero_shot for each in found],
+        "adapted, as they came": [each.online for each in found],
+        "adapted, at the end": [each.top[0] for each in found],
     }
     rows = []
     before = None

@@ -78,7 +78,8 @@ def fit(
         fitted_to = describe_shots(classifier.about_fit)
         say(f"note: not every class has {shots} images to fit to; it is fitted to {fitted_to}.", err=True)
     made = f"{method} fitted to {count(fitted.samples, 'image')} of {len(names)} classes"
-    scores = ", ".join(f"{name} {100 * accuracy:.2f} %" for name, accuracy in fitted.accuracy.items())
+    named = {"zero-shot": "model alone"}
+    scores = ", ".join(f"{named.get(name, name)} {100 * right:.2f} %" for name, right in fitted.accuracy.items())
     validated = f"accuracy on {count(fitted.validation, 'validation image')}: {scores}"
     given = f" --model {model}" if model != arguments.DEFAULT_MODEL else ""
     say(f"{out}: {made}; {validated if scores else 'no validation images'}.", err=True)

@@ -53,7 +53,7 @@ class ClusterRun:
         classifier: made by the driver: labels, method, state, gates. Workers load the model by its name.
         samples: the images, in order; every machine must be able to read them.
         workers: the least and the most encoders.
-        progress: called with the stage, "classifying" or "second pass", and the images that it has done.
+        progress: called with the stage, "classifying" or "answering once more", and the images that it has done.
         stop: True stops the run; it can be resumed.
 
     Attributes:
@@ -244,9 +244,8 @@ class ClusterRun:
         dim = self.classifier.head.dim
         shape = (self.classifier.views, dim) if self.classifier.views > 1 else (dim,)
         try:
-            return answer_again(
-                self._job(done), done.adapter, shape, self.blocks, partial(self.progress, "second pass"), self.stop
-            )
+            progress = partial(self.progress, "answering once more")
+            return answer_again(self._job(done), done.adapter, shape, self.blocks, progress, self.stop)
         except StateError:
             self.out.check_owner()  # another run that is complete has removed the features
             raise
