@@ -258,6 +258,16 @@ class Head:
         return Evidence(mean_of_kept(each.features), logits, probs, entropy_of(probs), unit)
 
     @property
+    def name_vectors(self) -> Array:
+        """Unit vectors (K, d) of the names of all classes, also of the broad ones."""
+        vectors = self.class_vectors
+        if self.kinds is not None:
+            vectors = namespace(vectors).asarray(vectors, copy=True)
+            for index_of_class, first, _ in self._broad:
+                vectors[index_of_class, :] = self.kinds[first, :]
+        return vectors
+
+    @property
     def expanded(self) -> dict[str, int]:
         """The broad classes, and the number of kinds that each is answered through."""
         return {self.class_names[i]: end - first - 1 for i, first, end in self._broad}

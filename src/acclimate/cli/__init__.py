@@ -17,6 +17,7 @@ from acclimate.cli import (
     few_shot,
     fit,
     generate,
+    labels,
     leaderboard,
     reproduce,
     run,
@@ -86,6 +87,7 @@ for panel, commands in COMMANDS.items():
         app.command(cls=Command, rich_help_panel=panel)(command)
 serving = {"auto_envvar_prefix": "ACCLIMATE_SERVE"}
 app.command(cls=Command, rich_help_panel=SERVICE, context_settings=serving)(serve.serve)
+app.add_typer(labels.labels, name="labels", rich_help_panel=IMAGES)
 app.add_typer(state.state, name="state", rich_help_panel=IMAGES)
 app.add_typer(data.data, name="data", rich_help_panel=METHODS)
 app.add_typer(cluster, name="cluster", rich_help_panel=SERVICE)

@@ -385,6 +385,15 @@ def list_images(
     return order_samples(samples, order)
 
 
+def note_labels(labels: Sequence[str], model: str) -> None:
+    """Say on stderr what is to be said of labels by their spelling, and that the bundled model reads English."""
+    from acclimate.prompts.spelling import label_notes
+
+    note_language(labels, model)
+    for note in label_notes(labels, english=model == DEFAULT_MODEL):
+        say(f"note: {note}", err=True)
+
+
 def note_language(labels: Sequence[str], model: str) -> None:
     """Say on stderr that the bundled model reads English, if the labels do not look like it."""
     from acclimate.prompts import language_note

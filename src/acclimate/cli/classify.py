@@ -295,7 +295,7 @@ def _read_task(options: ClassifyOptions) -> tuple[tuple[str, ...] | None, Any, d
         if options.state is not None:
             settings["origin"] = Path(options.state).stem
     templates = arguments.read_templates(options.template) if options.template else None
-    arguments.note_language(names or (), options.model)
+    arguments.note_labels(names or (), options.model)
     return names, templates, settings
 
 
@@ -308,6 +308,8 @@ def _open_classifier(
 ) -> "Classifier":
     """Return the classifier of a task; by default it skips duplicates where a camera may stand still."""
     from acclimate.classifier import Classifier
+    from acclimate.prompts.head import shipped_vectors
+    from acclimate.prompts.spelling import close_labels, expansion_note
     from acclimate.sources.video import is_frame
 
     may_stand_still = options.follow or any(map(is_frame, samples))
@@ -315,9 +317,10 @@ def _open_classifier(
     given = options.classifier_arguments() | {"templates": templates, "skip_duplicates": skip}
     with stage_bars() as progress:
         classifier = Classifier(names, options.model, progress=progress, **given, **settings)
-    if broad := classifier.head.expanded:
-        named = ", ".join(f"{label} {number}" for label, number in list(broad.items())[:10])
-        say(f"note: broad labels are answered through the nouns below them ({named}); --no-expand leaves it.", err=True)
+    nouns = shipped_vectors(classifier.encoder)  # of other models, they take a while
+    close = "" if nouns is None else close_labels(classifier.head, nouns)
+    for note in filter(None, (expansion_note(classifier.head.expanded), close)):
+        say(f"note: {note}", err=True)
     return classifier
 
 
