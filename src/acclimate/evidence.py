@@ -258,13 +258,12 @@ class Head:
         return Evidence(mean_of_kept(each.features), logits, probs, entropy_of(probs), unit)
 
     @property
-    def name_vectors(self) -> Array:
+    def name_vectors(self) -> HostArray:
         """Unit vectors (K, d) of the names of all classes, also of the broad ones."""
-        vectors = self.class_vectors
+        vectors = np.array(to_host(self.class_vectors))
         if self.kinds is not None:
-            vectors = namespace(vectors).asarray(vectors, copy=True)
             for index_of_class, first, _ in self._broad:
-                vectors[index_of_class, :] = self.kinds[first, :]
+                vectors[index_of_class] = to_host(self.kinds[first, :])
         return vectors
 
     @property

@@ -1,4 +1,4 @@
-"""What images say of labels, before anything is classified with them."""
+"""Labels compared with images, before anything is classified with them."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -16,11 +16,6 @@ SHOWN = 10  # nouns that are named
 labels = typer.Typer(cls=CommandGroup, help="A look at labels before a run.", no_args_is_help=True)
 
 
-@labels.callback()
-def options() -> None:
-    """A look at labels before a run."""
-
-
 @labels.command(cls=Command)
 def check(
     labels: Annotated[str, typer.Argument(help=arguments.LABELS_HELP)],
@@ -61,8 +56,7 @@ def check(
     found = compare_with_images(head, nouns, features)
     rows = [(name, str(found.nearest[name]), str(found.foreign[name])) for name in names]
     print_table(("label", "images nearest to it", "of these, nearer to something else"), rows, left={"label"})
-    foreign = found.foreign.total()
-    share = 100 * foreign / len(kept)
+    share = 100 * found.foreign.total() / len(kept)
     say(f"{share:.0f} % of {count(len(kept), 'image')} are much nearer to a noun than to any label.", err=True)
     if common := [f"{noun} {number}" for noun, number in found.missing.most_common(SHOWN) if number > 1]:
         say(f"They look like {', '.join(common)}; give what you need a label.", err=True)

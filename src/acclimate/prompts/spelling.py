@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from acclimate.arrays import HostArray, to_host
+from acclimate.arrays import HostArray
 from acclimate.errors import as_words, same_words
 from acclimate.evidence import Head
 from acclimate.prompts.head import nouns
@@ -91,9 +91,8 @@ def english_name(label: str) -> str:
         ('horse', 'dog', '')
     """
     genus, *rest = same_words(label).split()
-    names = (" ".join((genus, *rest)), f"{genus} {rest[-1]}", f"{genus} {rest[0]}") if rest else ()
-    found = next((_words()[2][name] for name in names if name in _words()[2]), "")
-    return "" if found == same_words(label) else found
+    names = (f"{genus} {name}" for name in (" ".join(rest), *rest[::-1]))  # a subspecies has a third word
+    return next((_words()[2][name] for name in names if name in _words()[2]), "")
 
 
 def misspelled(label: str) -> str:
@@ -169,8 +168,7 @@ def close_labels(head: Head, negatives: HostArray) -> str:
     some = negatives[::10]  # enough for a quantile
     nearest = np.partition(some @ negatives.T, -2, axis=1)[:, -2]  # the last is the noun itself
     limit = np.quantile(nearest, 1 - CLOSE_SHARE)
-    vectors = to_host(head.name_vectors)
-    cosines = np.triu(vectors @ vectors.T, 1)
+    cosines = np.triu(head.name_vectors @ head.name_vectors.T, 1)
     first, second = np.nonzero(cosines > limit)
     order = np.argsort(-cosines[first, second])
     pairs = [f"{head.class_names[first[i]]!r} and {head.class_names[second[i]]!r}" for i in order]
