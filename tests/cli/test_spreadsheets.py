@@ -191,6 +191,9 @@ def test_a_table_of_labels_may_name_their_parents(invoke, tmp_path, here, name):
     assert found[-1]["group"] is found[-1]["group_score"] is None or not found[-1]["error"]
     assert "Images per group" in (here / "r.html").read_text("utf-8")
     assert (here / "r.counts.csv").read_text("utf-8").startswith("group,images\n")
+    (here / "other.csv").write_text("label,colour\nred,warm\nblue,cold\n")
+    said = invoke("classify", tmp_path, "--labels", "other.csv", "--out", "other.jsonl").stderr
+    assert "note: of other.csv, only 'label' is used; name another column 'parent' to group." in said
     (here / "two.csv").write_text("label,parent\nred,warm\nblue,cold\nred,hot\n")
     said = invoke("classify", tmp_path, "--labels", "two.csv", exit_code=2).stderr
     assert "gives 'red' two parents: 'warm' and 'hot'" in said

@@ -299,7 +299,12 @@ def _split(text: str) -> list[str]:
 
 
 def read_parents(text_or_path: str) -> dict[str, str]:
-    """Return the parent of each label of a table with a column for it, {} without; a label with none is its own."""
+    """Return the parent of each label of a table with a column for it, {} without; a label with none is its own.
+
+    Says on stderr that other columns of a table of labels are not used.
+    """
+    from acclimate.sources.table import FILE_KEYS
+
     path = Path(text_or_path.strip())
     if path.suffix.lower() not in LABEL_TABLES or not path.is_file():
         return {}
@@ -309,6 +314,11 @@ def read_parents(text_or_path: str) -> dict[str, str]:
         next((header.index(name) for name in names if name in header), -1) for names in (LABEL_COLUMNS, PARENT_COLUMNS)
     ]
     if min(columns) < 0:
+        if columns[0] >= 0 and len(header) > 1 and not {*FILE_KEYS}.intersection(header):
+            say(
+                f"note: of {path}, only {header[columns[0]]!r} is used; name another column 'parent' to group.",
+                err=True,
+            )
         return {}
     found: dict[str, str] = {}
     for row in rows[1:]:

@@ -460,6 +460,8 @@ def _classify_on_cluster(options: ClusterOptions) -> None:
     options.check()
     out = options.open_output()
     names, templates, settings = _read_task(options)
+    if arguments.read_parents(options.labels or ""):
+        say("note: a cluster answers with labels only; their parents are not used.", err=True)
     samples = arguments.list_images(options.source, options.order, names, options.fps, list_images)
     run, finished = classify_on_cluster(
         options, samples, out, lambda here: _open_classifier(here, names, templates, settings, samples), running

@@ -64,6 +64,8 @@ def fit(
     settings = arguments.parse_settings(method, setting)
     templates = arguments.read_templates(template)
     names, drawn, held = _draw(source, labels, model, shots, seed, validation, no_validation)
+    encoded = count(views * len(drawn) + len(held), "image")
+    say(f"{count(len(drawn), 'image')} in {count(views, 'version')} each: as long as to classify {encoded}.", err=True)
     reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "decoder": decoder}
     loading: dict[str, Any] = {"device": device, "precision": precision, "templates": templates}
     with interruptible("nothing was written."), stage_bars() as show:
