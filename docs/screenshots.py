@@ -1,5 +1,6 @@
-"""Make the picture of the README: the service's page, adapting to the drawn pictures of the demo.
+"""Make the pictures of the README and the guides: the demo's report, and the service's page with the demo's pictures.
 
+python docs/screenshots.py docs/report.png --report acclimate-demo/report.html
 python docs/screenshots.py docs/page.png                          # needs playwright and Chromium; a minute on two cores
 python docs/screenshots.py phone.png --scheme dark --width 390    # how it looks elsewhere
 """
@@ -10,6 +11,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
@@ -18,7 +21,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 from zipfile import ZipFile
 
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 HEIGHT = 1240
 RANDOM = (
@@ -32,7 +35,14 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--scheme", choices=["light", "dark"], default="light")
     parser.add_argument("--width", type=int, default=1180)
+    parser.add_argument("--report", type=Path, help="take this report of a run instead of the service's page")
     options = parser.parse_args()
+    if options.report is not None:
+        with _page(options) as page:
+            page.goto(options.report.resolve().as_uri())
+            card = page.locator(".change >> nth=4").bounding_box()  # two rows of changed answers
+            page.screenshot(path=options.file, clip={"x": 0, "y": 0, "width": options.width, "height": card["y"] - 4})
+        return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -58,10 +68,7 @@ def _photograph(address: str, service: "subprocess.Popen[bytes]", pictures: Path
             if service.poll() is not None:
                 raise SystemExit("the service has stopped; run `acclimate serve` to see why.") from None
             time.sleep(0.1)
-    with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        size = {"width": options.width, "height": HEIGHT}
-        page = browser.new_page(viewport=size, reduced_motion="reduce", color_scheme=options.scheme)
+    with _page(options) as page:
         page.add_init_script(RANDOM)
         page.goto(address)
         page.click("#new")
@@ -80,6 +87,14 @@ def _photograph(address: str, service: "subprocess.Popen[bytes]", pictures: Path
             expect(page.locator("#status")).to_contain_text("Corrected")
         page.click("#filters label:has([value=changed])")
         page.screenshot(path=options.file)
+
+
+@contextmanager
+def _page(options: argparse.Namespace) -> Iterator[Page]:
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        size = {"width": options.width, "height": HEIGHT}
+        yield browser.new_page(viewport=size, reduced_motion="reduce", color_scheme=options.scheme)
         browser.close()
 
 

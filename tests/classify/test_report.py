@@ -13,7 +13,7 @@ import pytest
 
 from acclimate import Accord, create
 from acclimate.checks.synthetic import shifted_stream
-from acclimate.classify.report import write_report
+from acclimate.classify.report import _in_variety, write_report
 from acclimate.classify.summary import Summary, ranked
 from acclimate.errors import InputError
 from acclimate.evidence import Head
@@ -193,7 +193,11 @@ def test_corrected_answers_come_first_and_wrong_ones_have_a_cross(stream, tmp_pa
     report(path, title="x", summary=summary, adapter=adapter, samples=[], settings={})
     part = path.read_text("utf-8").split("What adapting corrected</h2>")[1].split("</section>")[0]
     assert f"of 400: it corrected {summary.accuracy.gained} and broke {summary.accuracy.lost}." in part
-    shown = sorted(ranked(summary.most_changed), key=lambda record: record["label"] != record["true_label"])[:12]
+    shown = _in_variety(ranked(summary.most_changed))[:12]
+    right = [record["label"] == record["true_label"] for record in shown]
+    assert right == sorted(right, reverse=True)
+    kinds = [(record["zero_shot_label"], record["label"]) for record in shown[: sum(right)]]
+    assert kinds[: len(set(kinds))] == list(dict.fromkeys(kinds))  # no kind twice before all have been shown
     for before, which in ((True, "zero_shot_label"), (False, "label")):
         pattern = rf'class="answer {"" if before else "new "}(truth|wrong)"><span class="name">([^<]+)<'
         assert re.findall(pattern, part) == [
@@ -247,7 +251,7 @@ def test_report_says_which_answer_is_which(stream, tmp_path):
     two = Page((tmp_path / "two.html").read_text("utf-8")).text
     counts = f"changed {summary.changed_online} answers; at the end, {summary.changed_again} answers changed once more."
     assert f"As the images came, adapting {counts} Where nothing else is said, answers are those given" in two
-    shown = ranked(summary.most_changed)[:12]
+    shown = _in_variety(ranked(summary.most_changed))[:12]
     assert two.count("as it came: ") == sum(record["online_label"] != record["label"] for record in shown) > 0
     report(tmp_path / "one.html", title="x", settings={}, summary=summarise(found), adapter=adapter, samples=samples)
     one = Page((tmp_path / "one.html").read_text("utf-8")).text

@@ -3,6 +3,7 @@
 import os
 import re
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
@@ -85,7 +86,7 @@ def write_report(
         few_images=FEW_IMAGES,
         count=count,
         ranked=ranked,
-        right_first=partial(sorted, key=lambda record: record["label"] != record["true_label"]),
+        in_variety=_in_variety,
         wilson=wilson,
         paired_difference=paired_difference,
         share=_share,
@@ -119,6 +120,17 @@ def _thumbnails(samples: Sequence[Sample]) -> Callable[[int, int], dict[str, str
         return {"name": samples[index].name, "content": content}
 
     return read
+
+
+def _in_variety(changes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sort ranked changes: those not known to be wrong first, and of them one of each kind before a second."""
+    met: Counter[tuple[str, str]] = Counter()
+    keyed = []
+    for record in changes:
+        kind = (record["zero_shot_label"], record["label"])
+        keyed.append((record["true_label"] not in (None, record["label"]), met[kind], record))
+        met[kind] += 1
+    return [record for _, _, record in sorted(keyed, key=lambda each: each[:2])]
 
 
 def _share(part: int, whole: int) -> str:

@@ -49,7 +49,7 @@ def demo(
         "",
     )
     run(recorded, method=[DEFAULT_METHOD], passes=2)
-    say("", "Now pictures drawn by acclimate: tilted, and small as if far away.")
+    say("", "Now six scenes drawn by acclimate, as a camera sees them in clear weather, in haze and in snow.")
     classify([str(pictures)], str(names), out=results, report=report, order="seed:0", overwrite=True)
     _score(results)
     command, activate = as_typed()
