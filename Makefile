@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
+# One more than there are cores, as many tests wait: for services, browsers and time limits.
+PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)')
 # Modules are compiled when they are first imported (most never are), and must be kept then: otherwise each of the
 # hundreds of processes that tests start would compile them all again.
 unexport PYTHONDONTWRITEBYTECODE

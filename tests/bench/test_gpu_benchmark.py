@@ -22,10 +22,6 @@ from gpu_parts.photos import draw_photos, label_names  # noqa: E402
 from gpu_parts.report import Report  # noqa: E402
 
 
-def test_labels_differ():
-    assert len(set(label_names(20_000))) == 20_000
-
-
 def test_features_of_drawn_photos_and_labels_are_spread(tmp_path):
     photos = draw_photos(tmp_path / "photos", 48, workers=1)
     labels = label_names(50)

@@ -91,14 +91,6 @@ def test_passes(invoke, model, photos, tmp_path):
     assert "--passes" in invoke("classify", photos, *model, "--passes", 3, exit_code=2).stderr
 
 
-def test_the_order_hardly_matters_in_the_end(invoke, model, photos):
-    answers = {}
-    for order in ("path", "seed:0"):
-        rows = rows_of(invoke("classify", photos, *model, "--method", "tda", "--order", order).stdout)
-        answers[order] = {row["file"]: (row["label"], round(float(row["score"]), 3)) for row in rows}
-    assert answers["path"] == answers["seed:0"]
-
-
 def test_results_state_and_report(invoke, model, photos, tmp_path):
     options = ["--out", "r.jsonl", "--state", "site.safetensors", "--report", "report.html", "--top-k", 2]
     result = invoke("classify", photos, *model, *options)

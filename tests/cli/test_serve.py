@@ -149,17 +149,6 @@ def test_settings_that_make_no_service_are_refused_at_once(invoke, settings, mes
     assert not (tmp_path / "state").exists()
 
 
-def test_a_file_of_settings(tiny_onnx, tmp_path):
-    labels = LABELS.split(", ")
-    rows = [f"model = 'onnx:{tiny_onnx}'", "[streams]", f"labels = {labels}", "[streams.templates]"]
-    rows += [f"'{label}' = ['a {label}', 'the {label}']" for label in labels]
-    (tmp_path / "serve.toml").write_text("\n".join([*rows, "[limits]", "images = 2", ""]))
-    with running(tmp_path, "--config", str(tmp_path / "serve.toml")) as client:
-        assert client.get("/v1/streams").json()["labels"] == labels
-        refused = client.post("/v1/streams/new/classify", files=[("image", b"x")] * 3)
-        assert (refused.status_code, "2" in refused.json()["error"]["message"]) in ((400, True), (422, True))
-
-
 def test_learned_prompts_that_no_stream_could_have(invoke, tiny_clip, tiny_onnx, photos, tmp_path, monkeypatch):
     paths = [next((photos / colour).iterdir()) for colour in ("red", "blue")]
     learner = Classifier(["red", "blue"], f"local:{tiny_clip}", method="coop", epochs=1, context_tokens=2, cache=False)

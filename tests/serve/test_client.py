@@ -168,7 +168,7 @@ def replying(status, headers, seen):
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, daemon=True)
+        thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"
@@ -223,7 +223,7 @@ def sending(*pieces, pause=0.0, seen=None):
                         break
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(0.2)
+        listening.settimeout(0.02)
         thread = Thread(target=serve, args=(listening,), daemon=True)
         thread.start()
         try:

@@ -55,24 +55,6 @@ def test_a_description_is_all_that_the_stream_says_of_itself(client):
     assert set(schemas.DescriptionResponse.model_fields) == set(client.streams.describe()[0])
 
 
-def test_learnt_statistics_are_shown_for_every_method(client, pictures):
-    made = {"name": "shares", "labels": ["cat", "dog"], "method": "prior", "guard": {"share": 1.0}}
-    made["skip_duplicates"] = False
-    assert client.post("/v1/streams", json=made).json()["capacity"] == {}
-    classify(client, pictures, "shares")
-    found = client.get("/v1/streams/shares/learnt").json()
-    assert found["labels"] == ["cat", "dog"]
-    assert sum(found["columns"]["samples"]) == pytest.approx(12)
-    assert found["clients"] == {"127.0.0.1": 12}
-    assert client.get("/v1/streams/shares/caches").json() == {"entries": []}
-    assert client.get(ONE).json()["capacity"] == {"positive": 3, "negative": 2}
-    refused = client.post("/v1/streams", json=made | {"name": "views", "method": "mta"})
-    assert refused.status_code == 422
-    assert "needs several views per image" in refused.json()["error"]["message"]
-    assert client.post("/v1/streams", json=made | {"name": "views", "method": "mta", "views": 4}).status_code == 201
-    assert classify(client, pictures[:2], "views")[0]["id"] == 0
-
-
 def test_state_goes_out_and_in(client, pictures, tmp_path):
     classify(client, pictures)
     state = client.get(f"{ONE}/state")

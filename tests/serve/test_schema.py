@@ -7,7 +7,7 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 pytestmark = [pytest.mark.slow, pytest.mark.untraced]
-bounded = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+bounded = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")

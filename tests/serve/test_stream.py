@@ -122,14 +122,6 @@ def test_nothing_is_learnt_unless_asked_and_while_frozen(stream, images):
     assert stream.classify(images[10:11])[0].id == 10
 
 
-@pytest.mark.parametrize("count", [0, 65])
-def test_requests_of_no_or_too_many_images_are_refused(stream, images, count):
-    with pytest.raises(InputError, match=f"1 to 64 images, got {count}"):
-        stream.classify(images[:1] * count)
-    with pytest.raises(InputError, match="top_k must be at least 1"):
-        stream.classify(images[:1], top_k=0)
-
-
 def test_a_request_that_is_taken_back_is_not_learnt(streams, stream, images, gate):
     futures = [stream.soon("classify", [image]) for image in images[:6]]
     for i in (1, 4):

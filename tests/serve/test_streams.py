@@ -18,34 +18,6 @@ from stream_calls import names
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 
 
-def test_streams_are_made_found_listed_and_deleted(start, images, tmp_path):
-    streams = start()
-    shop = streams.create("shop", LABELS, method="tda")
-    lab = streams.create("lab.2_b-c", LABELS[:2], method="tda", thumbnails=True)
-    assert names(streams) == ["lab.2_b-c", "shop"]
-    assert streams.get("shop") == shop
-    assert [each["name"] for each in streams.describe()] == names(streams)
-    shop.classify(images[:5])
-    lab.classify(images[:5])
-    entries = shop.describe()["entries"]["positive"] + lab.describe()["entries"]["positive"]
-    assert f'acclimate_cache_entries{{kind="positive"}} {entries}.0' in streams.metrics_text().decode()
-    with pytest.raises(ExistsError, match="already is a stream 'shop'"):
-        streams.create("shop", LABELS, skip_duplicates=False)
-    streams.delete("shop")
-    assert sorted(path.name for path in (tmp_path / "state" / "streams").iterdir()) == [
-        "lab.2_b-c.sqlite",
-        "lab.2_b-c.sqlite-shm",
-        "lab.2_b-c.sqlite-wal",
-    ]
-    for action in (streams.get, streams.delete):
-        with pytest.raises(NotFoundError, match="no stream 'shop'"):
-            action("shop")
-    for action in (shop.reset, shop.snapshot, lambda: shop.classify(images[:1])):
-        with pytest.raises(NotFoundError, match="'shop' does not exist any more"):
-            action()
-    assert streams.create("shop", LABELS, skip_duplicates=False).describe()["samples_seen"] == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -75,16 +47,6 @@ def test_bad_setups_are_refused_and_leave_nothing(start, arguments, message, tmp
     with pytest.raises(InputError, match=message):
         streams.create("shop", **{"labels": LABELS, **arguments})
     assert names(streams) == list((tmp_path / "state" / "streams").iterdir()) == []
-
-
-def test_the_number_of_streams_is_limited(start):
-    streams = start(streams=2)
-    streams.create("a", LABELS, skip_duplicates=False)
-    streams.create("b", LABELS, skip_duplicates=False)
-    with pytest.raises(TooManyError, match="the maximum of 2 streams is reached"):
-        streams.create("c", LABELS, skip_duplicates=False)
-    streams.delete("a")
-    streams.create("c", LABELS, skip_duplicates=False)
 
 
 def test_a_folder_is_for_one_service(start, tmp_path):

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="the training scripts use PyTorch")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx", reason="the training scripts write ONNX")
 
-from fit_keys import crop, whiten  # noqa: E402
+from fit_keys import whiten  # noqa: E402
 from names import lemmas  # noqa: E402
 from text_model import TextModel, TextSize  # noqa: E402
 from tower_graph import FLOAT32, ROUNDED, write_graph  # noqa: E402
@@ -49,16 +49,6 @@ def test_whitened_keys_have_no_common_direction():
     covariance = np.cov(white.T)
     assert np.allclose(white.mean(axis=0), 0, atol=0.05)
     assert np.allclose(covariance / covariance[0, 0], np.eye(3) * np.diag(covariance) / covariance[0, 0], atol=0.05)
-
-
-def test_a_crop_is_a_part_of_the_image():
-    image = np.linspace(0, 255, 64, dtype=np.uint8)[None, None, :, None] * np.ones((4, 3, 1, 64), np.uint8)
-    cropped = crop(image, np.random.default_rng(0))
-    assert cropped.shape == image.shape
-    rise = cropped[:, 0, -8, 32] - cropped[:, 0, 8, 32]
-    whole = float(image[0, 0, -8, 32]) - float(image[0, 0, 8, 32])
-    assert (rise > 0.65 * whole).all()
-    assert (rise < 1.05 * whole).all()
 
 
 def test_words_of_a_wordnet_index(tmp_path):
