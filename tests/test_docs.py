@@ -124,3 +124,18 @@ def test_the_way_of_one_image_is_that_of_the_code():
         assert all((PACKAGE / place).exists() for place in re.findall(r"`([^`]+)`", places)), places
         for name in re.findall(r"`(?:\w+\.)*(\w+)`s?", happens):
             assert re.search(rf"(def|class) {name}\b", defined), name
+
+
+def test_the_gains_of_the_default_method_are_those_of_the_leaderboard():
+    board = (DOCS / "results" / "leaderboard.md").read_text(encoding="utf-8")
+    lines = []
+    for title, when in (("Online", "as they came"), ("Collections", "at the end")):
+        rows = re.findall(r"^\| .* \|$", board.split(f"## {title}\n")[1].split("\n## ")[0], re.MULTILINE)
+        heads = [cell.strip() for cell in rows[0].split("|")[1:-1]]
+        methods = [row.split(" | ") for row in rows[2:]]
+        place = next(place for place, row in enumerate(methods, 1) if row[0] == "| accord")
+        shown = [methods[place - 1][heads.index(head)] for head in ("mean gain", "95 % interval", "unseen streams")]
+        lines.append(" | ".join([f"| accord, {when}", f"{place} of {len(methods)}", *shown]) + " |")
+    table = "\n".join(lines)
+    text = (DOCS / "speed.md").read_text(encoding="utf-8")
+    assert f" ---: |\n{table}\n<!-- /gains -->" in text, f"docs/speed.md must contain:\n{table}"
