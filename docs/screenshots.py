@@ -81,10 +81,11 @@ def _photograph(address: str, service: "subprocess.Popen[bytes]", pictures: Path
         expect(page.locator("#status")).to_contain_text("Done", timeout=600_000)
         page.click("#filters label:has([value=wrong])")
         for _ in range(2):  # the first label that is offered is that of the folder
+            page.evaluate("document.getElementById('status').textContent = ''")
             page.click("#feed > li:not(.fixed) .fix >> nth=0")
             page.keyboard.press("Enter")
             page.wait_for_selector("#correct-dialog", state="hidden")
-            expect(page.locator("#status")).to_contain_text("Corrected")
+            expect(page.locator("#status")).to_contain_text("answered again")
         page.click("#filters label:has([value=changed])")
         page.screenshot(path=options.file)
 

@@ -484,8 +484,23 @@ def none_scores(adapter: Adapter, evidence: Evidence, gates: Sequence[Gate]) -> 
 
 def second_answers(adapter: Adapter, features: Array, top_k: int) -> Iterator[tuple[HostArray, HostArray]]:
     """Answer features (n, d) or (n, V, d) again from everything learnt; yields classes and scores (top_k,) of each."""
-    for logits in adapter.refined(features):
+    answers = adapter.last_answers if adapter.frozen and adapter.kind != "collection" else adapter.refined
+    for logits in answers(features):
         yield from zip(*best_of(softmax_and_entropy(logits)[0], top_k), strict=True)
+
+
+def answers_again(adapter: Adapter, features: Array, none: Sequence[float | None]) -> list[Answer]:
+    """Return the best answers of a second pass over features (n, d) or (n, V, d), "none of these" among them.
+
+    `none` are the scores of "none of these" (n,), None where every image must have a label. A corrected image belongs
+    to the label that was given for it.
+    """
+    features = adapter.head.unit_features(features)
+    scores = np.where(adapter.corrections.knows(adapter.head.observe(features)), 0.0, np.array(none, float))
+    classes, best = map(np.stack, zip(*second_answers(adapter, features, 1), strict=True))
+    classes, best = with_none(classes, best, scores, len(adapter.head), 1)
+    labels = (*adapter.head.class_names, NONE)
+    return [Answer(labels[row], score) for row, score in zip(classes[:, 0].tolist(), best[:, 0].tolist(), strict=True)]
 
 
 def true_labels(labels: Sequence[str], names: Iterable[str | None]) -> list[str | None]:

@@ -104,6 +104,9 @@ def test_clients_cannot_create_or_reset_fitted_streams(serve, defaults, pictures
         refused = client.post("/v1/streams", json=body | {"fitted": "/etc/passwd"})
         assert refused.status_code == 422
         assert "unknown field 'fitted'" in refused.json()["error"]["message"]
+        refused = client.put("/v1/streams/mine", json={"method": "tda"})
+        assert "were fitted with 'tip-adapter'" in refused.json()["error"]["message"]
+        assert client.put("/v1/streams/mine", json={"unsure": 0.5}).json()["method"] == "tip-adapter"
         before = post(client, "shop", pictures[0])
         refused = client.post("/v1/streams/shop/reset")
         assert refused.status_code == 422

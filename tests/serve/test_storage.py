@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate import Head, create
+from acclimate import Head, create, refine
+from acclimate.predict import NONE
 from acclimate.serve import storage
 from acclimate.serve.http_errors import NotFoundError, UnusableError
 from acclimate.serve.limits import Limits
-from acclimate.serve.storage import StreamFile, write_file
+from acclimate.serve.storage import ANSWERED, StreamFile, write_file
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 HOUR = 3600.0
@@ -72,7 +73,7 @@ def test_the_oldest_and_the_newest_snapshot_are_always_kept(tmp_path_factory, po
 
 
 def test_history_is_bounded_in_bytes(start, images):
-    streams = start(history_bytes=4000, snapshot_bytes=30_000, snapshot_samples=4)
+    streams = start(history_bytes=8000, snapshot_bytes=30_000, snapshot_samples=4)
     stream = streams.create("shop", LABELS, method="tda", skip_duplicates=False, guard=None)
     for image in images * 2:
         stream.classify([image])
@@ -106,12 +107,60 @@ def test_answers_are_those_that_led_to_the_state(start, after_a_kill, images):
     assert stream.answers() == []
 
 
+def test_images_that_were_not_learnt_are_listed_in_their_order_within_a_bound(start, after_a_kill, images):
+    stream = start(history_bytes=8000).create("shop", LABELS, method="tda", skip_duplicates=False)
+    stream.classify(images[:2], names=["a/1.png", "2.png"])
+    stream.set_frozen(True)
+    stream.classify(images[2:3], names=["frozen.png"])
+    stream.classify(images[3:4], adapt=False)  # nothing is kept of it
+    stream.classify(images[4:5])
+    stream.set_frozen(False)
+    stream.classify(images[5:6])
+    found = stream.answers()
+    listed = [(0, "a/1.png"), (1, "2.png"), (None, "frozen.png"), (None, ""), (2, "")]
+    assert [(each["id"], each["file"]) for each in found] == listed
+    assert stream.answers(0, 2) == found[1:3]
+    assert stream.answers(-1, 2, newest=True) == found[-2:]
+    stream = after_a_kill(history_bytes=8000).get("shop")
+    assert stream.answers() == found
+    stream.set_frozen(True)
+    for _ in range(40):
+        stream.classify(images[:1])
+    assert 4 <= len(stream.answers()) - 3 < 20
+    assert [each["id"] for each in stream.answers()][:3] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("reject", [False, True])
+def test_a_second_pass_has_all_that_was_learnt_and_the_corrections(start, images, reject):
+    stream = start().create("shop", LABELS, skip_duplicates=False, reject=reject)
+    for image in images[:20]:
+        stream.classify([image])
+    again = [each["now"]["label"] for each in stream.answers(again=True)]
+    seen = np.concatenate([event.features for event in stream.learner.file.samples(ANSWERED)])
+    expected = [LABELS[row] for row in refine(stream.learner.adapter, seen).argmax(axis=1)]
+    assert again == [
+        NONE if answer["none"] and answer["none"] >= 0.5 else label
+        for answer, label in zip(stream.answers(), expected, strict=True)
+    ]
+    wrong = next(label for label in LABELS if label != again[3])
+    stream.correct(wrong, image=images[3])
+    assert stream.answers(again=True)[3]["now"]["label"] == wrong
+    state = stream.state_bytes()
+    assert stream.answers(again=True) == stream.answers(again=True)
+    assert stream.state_bytes() == state  # nothing was learnt by asking
+
+
 def test_answers_over_http(client, pictures):
     sent = client.post("/v1/streams/one/classify", files=[("image", each) for each in pictures]).json()["results"]
     found = client.get("/v1/streams/one/answers", params={"after": 2, "limit": 4}).json()["answers"]
     assert [(each["id"], each["label"], each["score"]) for each in found] == [
         (each["id"], each["predictions"][0]["label"], each["predictions"][0]["score"]) for each in sent[3:7]
     ]
+    names = ["x" * 300 + "/pets/cat é.png", '../"<b>.png']
+    client.post("/v1/streams/two/classify", files=[("image", (each, pictures[0])) for each in names])
+    kept = [each["file"] for each in client.get("/v1/streams/two/answers").json()["answers"]]
+    assert len(kept[0].encode()) == 255
+    assert kept[0].endswith("xx/pets/cat é.png")
     for wrong in ({"limit": 0}, {"limit": 10**6}, {"after": "x"}, {"before": 1}):
         assert client.get("/v1/streams/one/answers", params=wrong).status_code == 422
 

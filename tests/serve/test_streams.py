@@ -120,6 +120,19 @@ def test_only_images_that_can_be_read_make_a_stream(serve, pictures):
         ]
 
 
+def test_a_stream_without_labels_is_like_those_of_first_images(serve):
+    with serve(defaults={"labels": LABELS, "method": "tda", "settings": {"positive_capacity": 2}}) as client:
+        assert client.get("/v1/streams").json()["setup"] == {"method": "tda", "settings": {"positive_capacity": 2}}
+        made = client.put("/v1/streams/new", json={"thumbnails": True}).json()
+        assert (made["labels"], made["thumbnails"], made["answered"]) == (LABELS, True, 0)
+        assert (made["method"], made["settings"]["positive_capacity"]) == ("tda", 2)
+        assert client.put("/v1/streams/other", json={"labels": ["cat", "dog"]}).json()["labels"] == ["cat", "dog"]
+    with serve() as client:
+        refused = client.put("/v1/streams/new", json={})
+        assert refused.status_code == 422
+        assert "give the `labels`" in refused.json()["error"]["message"]
+
+
 def test_many_first_images_make_one_stream(serve, pictures):
     with serve(defaults={"labels": LABELS, "skip_duplicates": False}) as client, ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda i: send(client, "new", pictures[i]), range(8)))

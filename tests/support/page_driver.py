@@ -102,7 +102,8 @@ def show_only(page, which):
 
 def correct(page, file, label):
     """Correct the label of an image by its card."""
-    page.get_by_role("button", name=f"Correct the label of {file}").click()
+    page.evaluate("document.getElementById('status').textContent = ''")
+    page.get_by_role("button", name=f"Change the label of {file}").click()
     page.fill("#label-search", label)
     page.keyboard.press("Enter")
     page.wait_for_selector("#correct-dialog", state="hidden")

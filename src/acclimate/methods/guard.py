@@ -76,7 +76,7 @@ class Guard:
 
     def learnt(self, client: str, samples: int, ago: float = 0.0) -> None:
         """Count samples that were learnt; those of some time ago must be counted first, the oldest before others."""
-        if not client:
+        if not client or not samples:
             return
         self._counts[self._part(ago), client] += samples
         self._taught[client] += samples

@@ -127,12 +127,7 @@ async def metrics(streams: AllStreams) -> Response:
 
 
 @router.get("/", include_in_schema=False)
-async def page() -> FileResponse:
-    """Return the page."""
-    return FileResponse(PAGE / "index.html")
-
-
 @router.get("/docs", include_in_schema=False)
-async def documentation() -> FileResponse:
-    """Return the API documentation: Swagger UI."""
-    return FileResponse(PAGE / "docs.html")
+async def page(request: Request) -> FileResponse:
+    """Return the page, or the API documentation: Swagger UI."""
+    return FileResponse(PAGE / ("docs.html" if request.scope["route"].path == "/docs" else "index.html"))

@@ -109,8 +109,9 @@ async def respond(request: Request, error: Any) -> Response:
     if isinstance(error, RequestValidationError):
         message = validation_message(error)
     elif message == HTTPStatus(status).phrase:  # the framework's own message says nothing but the status
-        path = request.scope["path"][:MAX_QUOTED_CHARS]
-        message = f"there is no {request.method[:20]} {path!r}; /docs lists all routes."
+        message = (
+            f"there is no {request.method[:20]} {request.scope['path'][:MAX_QUOTED_CHARS]!r}; /docs lists all routes."
+        )
     error.__traceback__ = None  # its frames hold the body, and would until the next garbage collection
     error.__context__ = None
     return failure(request.scope, status, message, getattr(error, "headers", None))

@@ -1,11 +1,11 @@
 """A stream in memory: an adapter that learns, and who taught it; every change is an event in the stream's file."""
 
 from base64 import b64decode, b64encode
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from time import time
 from typing import Any
@@ -22,13 +22,23 @@ from acclimate.methods.guard import Guard
 from acclimate.methods.persist import MAX_ORIGINS
 from acclimate.methods.schedule import FairSlots
 from acclimate.methods.state import LARGEST_ID
-from acclimate.predict import Predictions, choose_samples, none_scores, refuse_none
+from acclimate.predict import Predictions, answers_again, choose_samples, none_scores, refuse_none
 from acclimate.reading.batcher import Encoded
 from acclimate.serve.http_errors import NotFoundError
 from acclimate.serve.limits import Limits
-from acclimate.serve.schemas import GuardRules, StreamSetup
-from acclimate.serve.storage import SUFFIX, Event, StreamFile, claim_folder, noticing_damage, summary_of
+from acclimate.serve.schemas import GuardRules, ResultResponse, StreamSetup
+from acclimate.serve.storage import (
+    ANSWERED,
+    BATCH,
+    SUFFIX,
+    Event,
+    StreamFile,
+    claim_folder,
+    noticing_damage,
+    summary_of,
+)
 
+LISTED_LABELS = 5  # labels that are kept of an answer
 NOTHING = np.empty(0, np.float32)  # features of an event that has none
 
 
@@ -59,8 +69,8 @@ class Learner:
         self.setup = StreamSetup(**file.about("stream")["setup"])
         self.adapter, notes = file.load(text=text)
         self._caches = [part for part in self.adapter.parts.values() if isinstance(part, Cache)]
-        self.clients = dict.fromkeys(self._cached(), "")
-        self.clients |= {int(i): client for i, client in notes.get("clients", {}).items()}
+        known = {int(i): client for i, client in notes.get("clients", {}).items()}
+        self.clients = dict.fromkeys(self._cached(), "") | known
         self.thumbnails = {int(i): picture for i, picture in notes.get("thumbnails", {}).items()}
         self.taught = Counter(notes.get("taught", {}))
         self.taught[""] += self.adapter.samples_seen - self.taught.total()  # samples of an uploaded state
@@ -95,37 +105,39 @@ class Learner:
         top_k: int = 5,
         unsure: float = 0.0,
         client: str = "",
+        names: Sequence[str] = (),
     ) -> tuple[Predictions, Step]:
-        """Answer images, and learn from those that may be learnt from; they are on the disk then."""
+        """Answer images, and learn from those that may be learnt from; they and the answers are on the disk then.
+
+        With `learn` false, nothing is kept of them. The `names` of the images are kept with the answers.
+        """
         adapter = self.adapter
         evidence = adapter.head.observe(encoded.features)
         gates = self._gates(negatives)
-        none = none_scores(adapter, evidence, gates)
-        predict = partial(Predictions.of, adapter.head, evidence, top_k=top_k, unsure=unsure, none=none)
+        predict = partial(
+            Predictions.of,
+            adapter.head,
+            evidence,
+            top_k=top_k,
+            unsure=unsure,
+            none=none_scores(adapter, evidence, gates),
+        )
         count = len(evidence)
-        wanted = count if learn and adapter.counts_samples else 0
-        allowed, why = self.guard.allowed(client, wanted, len(adapter.head))
+        allowed, why = self.guard.allowed(client, count * (learn and adapter.counts_samples), len(adapter.head))
         learnt, refused = choose_samples(adapter, evidence, np.arange(count) < allowed, gates)
         refused[allowed:] = [why or None] * (count - allowed)
-        if not learnt.any():
+        if not learn:
             step = adapter.adapt(evidence, learn=False)
             return predict(step, refused=refused), step
         event = self._samples(encoded, learnt, client)
         with self.file.transaction():
-            step = self._apply(event, evidence)
+            step = self._apply(event, evidence) if learnt.any() else adapter.adapt(evidence, learn=False)
             found = predict(step, ids=np.where(learnt, _ids(event.about), -1), refused=refused)
             event.about["answers"] = [
-                {
-                    "id": each.id,
-                    "time": event.about["time"],
-                    "client": client,
-                    "changed": each.changed,
-                    "label": each.label,
-                    "score": each.score,
-                    "zero_shot": vars(each.zero_shot),
-                }
-                for each in found
-                if each.id is not None
+                {field: value for field, value in each.to_json().items() if field in ResultResponse.model_fields}
+                | {"time": event.about["time"], "client": client, "file": name, "label": each.label}
+                | {"score": each.score, "predictions": [vars(answer) for answer in each.top[:LISTED_LABELS]]}
+                for each, name in zip(found, names or repeat(""), strict=False)
             ]
             self.file.add(event)
             if self.snapshot_due:
@@ -133,11 +145,35 @@ class Learner:
         self.guard.learnt(client, event.about["samples"])
         return found, step
 
+    def answers(
+        self, after: int = -1, limit: int = 1000, newest: bool = False, again: bool = False, thumbnails: bool = False
+    ) -> list[dict[str, Any]]:
+        """Return the answers to images after the sample `after`, in their order: the first ones, or the `newest`.
+
+        They are those that led to the current state, as far back as they are kept. With `again`, each has the answer
+        of a second pass over all of them, `now`.
+        """
+        every = (
+            row
+            for about, features in self.file.samples(ANSWERED, after)
+            for row in zip(about["answers"], features, about["thumbnails"] or repeat(None), strict=False)
+            if row[0]["id"] is None or row[0]["id"] > after
+        )
+        rows = deque(every, limit) if newest else [*islice(every, limit)]
+        found = [answer | {"thumbnail": _data_url(picture) if thumbnails else None} for answer, _, picture in rows]
+        if again and rows:
+            now = answers_again(
+                self.adapter,
+                np.stack([feature for _, feature, _ in rows]),
+                [answer.get("none") for answer in found],
+            )
+            found = [answer | {"now": vars(new)} for answer, new in zip(found, now, strict=True)]
+        return found
+
     def correct(self, label: str, sample_id: int | None, client: str = "", encoded: Encoded | None = None) -> int:
         """Correct the label of an image, one that was learnt or one that is given; returns the correction's id."""
         corrections = self.adapter.corrections
-        names = self.adapter.head.class_names
-        if label not in names:
+        if label not in (names := self.adapter.head.class_names):
             raise InputError(f"the stream has no label {label[:80]!r}; {nearest(label, names)}")
         features, pictures = encoded or self._find(sample_id or 0)
         known = sample_id in corrections.ids or corrections.knows(self.adapter.head.observe(features))[0]
@@ -264,9 +300,9 @@ class Learner:
     def _notes(self) -> dict[str, Any]:
         """Return what belongs to the adapter as JSON values, less that of samples which have left the caches."""
         cached = self._cached()
-        shown = cached | set(self.adapter.corrections.ids.tolist())
         self.clients = {i: client for i, client in self.clients.items() if i in cached}
-        self.thumbnails = {i: picture for i, picture in self.thumbnails.items() if i in shown}
+        cached |= set(self.adapter.corrections.ids.tolist())
+        self.thumbnails = {i: picture for i, picture in self.thumbnails.items() if i in cached}
         return {
             "clients": self.clients,
             "thumbnails": self.thumbnails,
@@ -338,7 +374,7 @@ class Learner:
 
     def _find(self, sample_id: int) -> Encoded:
         """Return features (1, d) or (1, V, d), and thumbnail if there is one, of a recent sample."""
-        for about, features in self.file.samples("first_id <= ? AND first_id + samples > ?", (sample_id, sample_id)):
+        for about, features in self.file.samples(BATCH, sample_id):
             row = np.flatnonzero(about["learnt"])[sample_id - about["first_id"]]
             return Encoded(features[row : row + 1], tuple(map(b64decode, about["thumbnails"][row : row + 1])))
         raise NotFoundError(

@@ -101,7 +101,12 @@ async def create_named_stream(
     """
     details |= {"stream": name, "method": body.method, "labels": body.labels}
     authorize(caller, "manage", name)
-    return (await streams.create(name, client=caller.name, **body.model_dump(exclude={"name"}))).describe()
+    given = body.model_dump(exclude={"name"}, exclude_unset=True)
+    if not body.labels:
+        if streams.defaults is None:
+            raise InputError("give the `labels` of the stream; this service was started without --labels.")
+        given = {**streams.defaults, **given, "labels": streams.defaults["labels"]}
+    return (await streams.create(name, client=caller.name, **given)).describe()
 
 
 @router.get("", response_model=schemas.SummariesResponse)
@@ -111,7 +116,9 @@ async def list_streams(streams: AllStreams, caller: Sender) -> Response:
     def answer() -> Response:
         allowed = [each for each in streams.describe() if caller.may("classify", each["name"])]
         listed = [{key: each.get(key) for key in schemas.SummaryResponse.model_fields} for each in allowed]
-        return JSONResponse({"streams": listed, "labels": streams.defaults["labels"] if streams.defaults else []})
+        defaults = streams.defaults or {"labels": []}
+        setup = {key: value for key, value in defaults.items() if key in schemas.StreamSetup.model_fields}
+        return JSONResponse({"streams": listed, "labels": defaults["labels"], "setup": setup})
 
     return await streams.pool.run(caller.name, answer)
 
@@ -188,17 +195,16 @@ async def reset_stream(stream: Managed) -> dict[str, Any]:
     return stream.describe()
 
 
+@router.post(
+    "/{name}/unfreeze",
+    name="unfreeze_stream",
+    description="Resume learning. Needs `manage`.",
+    response_model=schemas.DescriptionResponse,
+)
 @router.post("/{name}/freeze", response_model=schemas.DescriptionResponse)
-async def freeze_stream(stream: Managed) -> dict[str, Any]:
+async def freeze_stream(stream: Managed, request: Request) -> dict[str, Any]:
     """Stop learning, and answer from what was learnt so far. Needs `manage`."""
-    await stream.set_frozen(True)
-    return stream.describe()
-
-
-@router.post("/{name}/unfreeze", response_model=schemas.DescriptionResponse)
-async def unfreeze_stream(stream: Managed) -> dict[str, Any]:
-    """Resume learning. Needs `manage`."""
-    await stream.set_frozen(False)
+    await stream.set_frozen(request.scope["route"].name == "freeze_stream")
     return stream.describe()
 
 
@@ -246,8 +252,11 @@ async def download_state(stream: Managed) -> Response:
 
     Needs `manage`.
     """
-    disposition = {"Content-Disposition": f'attachment; filename="{stream.name}.safetensors"'}
-    return Response(await stream.state_bytes(), media_type=RAW, headers=disposition)
+    return Response(
+        await stream.state_bytes(),
+        media_type=RAW,
+        headers={"Content-Disposition": f'attachment; filename="{stream.name}.safetensors"'},
+    )
 
 
 @router.put(
@@ -285,16 +294,26 @@ async def describe_learnt(stream: Managed, streams: AllStreams, caller: Sender) 
     return await long_answer(streams, caller, **await stream.learnt())
 
 
-@router.get("/{name}/answers", response_model=dict[Literal["answers"], list[schemas.LearntAnswerResponse]])
+@router.get("/{name}/answers", response_model=dict[Literal["answers"], list[schemas.ListedAnswerResponse]])
 async def list_answers(
     stream: Managed,
     streams: AllStreams,
     caller: Sender,
     after: Annotated[int, Query(ge=-1, le=LARGEST_ID, description="Only images with a larger id.")] = -1,
     limit: Annotated[int, Query(ge=1, le=10_000, description="Largest number of answers.")] = 1000,
+    newest: Annotated[bool, Query(description="The newest answers, not the first ones after the id.")] = False,
+    again: Annotated[
+        bool, Query(description="Answer all of them again from everything learnt: a second pass.")
+    ] = False,
+    thumbnails: Annotated[
+        bool, Query(description="Include thumbnails as data URLs, if the stream keeps them.")
+    ] = False,
 ) -> Response:
-    """List the answers to the images that led to the current state, as far back as they are kept. Needs `manage`."""
-    return await long_answer(streams, caller, answers=await stream.answers(after, limit))
+    """List the answers that led to the current state in their order, as far back as they are kept. Needs `manage`.
+
+    Images that were classified with `adapt=false` are not among them.
+    """
+    return await long_answer(streams, caller, answers=await stream.answers(after, limit, newest, again, thumbnails))
 
 
 @router.post(

@@ -109,7 +109,13 @@ class StreamSetup(RequestBody):
 class NamelessStreamRequest(StreamSetup):
     """A new stream whose name is in the path."""
 
-    labels: Labels = Field(min_length=2, examples=[["cat", "dog", "bird"]])
+    labels: Labels | None = Field(
+        None,
+        min_length=2,
+        description="The labels; without them the stream has those, and all other settings that are not given, of the "
+        "streams that first images create, if the service was started with --labels.",
+        examples=[["cat", "dog", "bird"]],
+    )
 
 
 class StreamRequest(NamelessStreamRequest):
@@ -194,15 +200,20 @@ class ClassifiedResponse(BaseModel):
     results: list[ResultResponse]
 
 
-class SummaryResponse(BaseModel):
-    """A stream in a list; a stream that cannot be used has only a name and `broken`."""
+class ConditionResponse(BaseModel):
+    """The condition of a stream; one that cannot be used has only a name and `broken`."""
 
     name: Name
+    samples_seen: int | None = Field(description="Number of images it has learnt from.")
+    frozen: bool | None = Field(description="Whether it answers without learning.")
+    degraded: str | None = Field(description="What cannot be written to the disk at the moment.")
+    broken: str | None = Field(description="Why its file cannot be used.")
+
+
+class SummaryResponse(ConditionResponse):
+    """A stream in a list."""
+
     method: str | None
-    samples_seen: int | None
-    frozen: bool | None
-    degraded: str | None
-    broken: str | None
 
 
 class SummariesResponse(BaseModel):
@@ -210,16 +221,14 @@ class SummariesResponse(BaseModel):
 
     streams: list[SummaryResponse]
     labels: list[Label] = Field(description="The labels that the service was started with; empty if there are none.")
+    setup: StreamSetup = Field(description="The settings of streams with these labels.")
 
 
-class DescriptionResponse(StreamSetup):
+class DescriptionResponse(StreamSetup, ConditionResponse):
     """A stream."""
 
-    name: Name
     labels: list[Label]
     refusals: int = Field(description="Images that the guard has refused since the service started.")
-    samples_seen: int = Field(description="Number of images it has learnt from.")
-    frozen: bool = Field(description="Whether it answers without learning.")
     advice: str = Field(description="What to know of the images, as far as the method can tell; empty if nothing.")
     corrections: int = Field(description="Number of corrections.")
     state_bytes: int = Field(description="Size of the newest snapshot in bytes.")
@@ -229,8 +238,6 @@ class DescriptionResponse(StreamSetup):
     answered: int = Field(description="Images classified since the service started.")
     changed: int = Field(description="Predictions that adaptation has changed since the service started.")
     changed_share: float
-    degraded: str | None = Field(description="What cannot be written to the disk at the moment.")
-    broken: str | None = Field(description="Why its file cannot be used.")
 
 
 class SnapshotResponse(BaseModel):
@@ -253,16 +260,16 @@ class EntryResponse(BaseModel):
     thumbnail: str | None = Field(description="A small picture as a data URL, if it is kept and requested.")
 
 
-class LearntAnswerResponse(BaseModel):
-    """The answer to an image that was learnt."""
+class ListedAnswerResponse(ResultResponse):
+    """The answer to an image of a stream, as it was given when the image came; at most its five best labels."""
 
-    id: int
+    file: str = Field(description="The end of the file's name, if it was sent in a form.")
     time: float = Field(description="When it was answered, in seconds since 1970.")
     client: str = Field(description="Who sent the image: the name of a token, or a network.")
     label: Label
     score: float
-    zero_shot: Answer = Field(description="The prediction of the model without adaptation.")
-    changed: bool = Field(description="Whether adaptation changed the predicted label.")
+    thumbnail: str | None = Field(description="A small picture as a data URL, if it is kept and requested.")
+    now: Answer | None = Field(None, description="The answer of a second pass, if it is requested.")
 
 
 class CorrectionResponse(BaseModel):
@@ -283,15 +290,7 @@ class LearntResponse(BaseModel):
     clients: dict[str, int] = Field(description="Cache entries, or for methods without caches samples, per client.")
 
 
-class Failure(BaseModel):
-    """The reason for the failure of a request."""
-
-    code: str
-    message: str
-    request_id: str
-
-
 class FailedResponse(BaseModel):
     """The response to a request that failed."""
 
-    error: Failure
+    error: dict[Literal["code", "message", "request_id"], str]

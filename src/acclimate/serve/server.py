@@ -48,7 +48,6 @@ class Server(uvicorn.Server):
 
 def make_server(app: FastAPI) -> uvicorn.Server:
     """Make a server that has not started yet."""
-    limits = app.state.streams.limits
     return Server(
         uvicorn.Config(
             app,
@@ -57,8 +56,8 @@ def make_server(app: FastAPI) -> uvicorn.Server:
             log_config=None,
             proxy_headers=False,  # a client could claim another address and evade a guard
             server_header=False,
-            timeout_graceful_shutdown=round(limits.timeout_s) + 1,
-            timeout_keep_alive=round(limits.keep_alive_s),
+            timeout_graceful_shutdown=round(app.state.streams.limits.timeout_s) + 1,
+            timeout_keep_alive=round(app.state.streams.limits.keep_alive_s),
             ws="none",
         )
     )

@@ -7,9 +7,8 @@ itself does not notice a changed byte; the columns beside them are for queries.
 """
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from time import time
 from typing import Any, NamedTuple
@@ -45,6 +44,18 @@ CREATE TABLE snapshots (
 );
 CREATE TABLE branches (id INTEGER PRIMARY KEY, parent INTEGER, fork INTEGER);
 """
+# Batches that nothing was learnt from; the id is the bytes of all bodies up to it, and `event` the last event before it
+UNLEARNT = """
+CREATE TABLE IF NOT EXISTS unlearnt (id INTEGER PRIMARY KEY, branch INTEGER, event INTEGER, first_id INTEGER, body BLOB)
+"""
+LEARNT = "SELECT body, id AS event, branch FROM events WHERE kind = 'samples' ORDER BY id DESC"
+# The batch with a sample
+BATCH = LEARNT.replace("ORDER", "AND first_id <= :id AND first_id + samples > :id ORDER")
+# The batches with samples after one, learnt or not
+ANSWERED = """
+SELECT body, id AS event, branch, 0 AS part FROM events WHERE kind = 'samples' AND first_id + samples - 1 > :id
+UNION ALL SELECT body, event, branch, id AS part FROM unlearnt WHERE first_id > :id ORDER BY event, part
+"""
 # The branches that lead to a branch, each with the last of its events that counts
 LINEAGE = """
 WITH RECURSIVE line(branch, last) AS (
@@ -62,7 +73,7 @@ FROM snapshots ORDER BY id DESC LIMIT 1
 """
 # Samples learnt: those in the newest snapshot, and those after it
 SEEN = """
-SELECT samples_seen + (SELECT coalesce(sum(samples), 0) FROM events WHERE events.id > event)
+SELECT samples_seen + (SELECT coalesce(sum(samples), 0) FROM events WHERE events.id > event) AS samples_seen
 FROM snapshots ORDER BY id DESC LIMIT 1
 """
 # The last snapshot before the newest, or before the one that the newest went back to
@@ -136,6 +147,7 @@ class StreamFile:
             raise UnusableError(
                 "its file is not that of a stream of this version of acclimate; restore a backup, or delete the stream."
             )
+        self._database.execute(UNLEARNT)
         if check and (found := self._database.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise damaged(found)
 
@@ -149,8 +161,7 @@ class StreamFile:
 
     def summary(self) -> dict[str, Any]:
         """Return what `summary_of` gives and `counts`, without loading the state."""
-        (seen,) = self._database.execute(SEEN).fetchone()
-        return self.about("summary") | self.counts() | {"samples_seen": seen}
+        return self.about("summary") | self.counts() | dict(self._database.execute(SEEN).fetchone())
 
     def counts(self) -> dict[str, int]:
         """Return the number of snapshots, and the size of the newest."""
@@ -203,7 +214,13 @@ class StreamFile:
             raise
 
     def add(self, event: Event) -> None:
-        """Append an event."""
+        """Append an event; samples of which none was learnt lead to no state, and are kept beside the events."""
+        if event.about.get("samples") == 0:
+            body = snapshot_bytes({"features": event.features}, event.about)
+            (size,) = self._database.execute("SELECT coalesce(max(id), 0) + ? FROM unlearnt", [len(body)]).fetchone()
+            self._insert("unlearnt", size, self.branch, self.last_event, event.about["first_id"], body)
+            self._database.execute("DELETE FROM unlearnt WHERE id <= ?", [size - self._limits.history_bytes])
+            return
         self.last_event += 1
         about = event.about | {"event": self.last_event, "branch": self.branch}
         columns = [about.get(name, 0) for name in ("event", "branch", "kind", "time", "client", "first_id", "samples")]
@@ -265,18 +282,14 @@ class StreamFile:
             raise InputError("there is no older snapshot to go back to.")
         return int(number)
 
-    def samples(self, where: str = "1", values: Sequence[Any] = (), order: str = "DESC") -> Iterator[Event]:
-        """Yield the batches of samples that led to the current state, as far back as they are kept, latest first."""
-        last = dict(map(tuple, self._database.execute(LINEAGE, [self.branch])))
-        query = f"SELECT body, id, branch FROM events WHERE kind = 'samples' AND {where} ORDER BY id {order}"
-        rows = self._database.execute(query, values)
-        return (_unpack(row) for row in rows if row["id"] <= last.get(row["branch"], -1))
+    def samples(self, query: str = LEARNT, sample_id: int = -1) -> Iterator[Event]:
+        """Yield the batches of samples that led to the current state, as far back as they are kept, latest first.
 
-    def answers(self, after: int, limit: int) -> list[Mapping[str, Any]]:
-        """Return the answers to the samples with larger ids that led to the current state, by id."""
-        events = self.samples("first_id + samples - 1 > ?", (after,), "ASC")
-        answers = (answer for event in events for answer in event.about["answers"] if answer["id"] > after)
-        return list(islice(answers, limit))
+        `ANSWERED` as the query yields all after a sample, also those that nothing was learnt from, in their order.
+        """
+        last = dict(map(tuple, self._database.execute(LINEAGE, [self.branch])))
+        rows = self._database.execute(query, {"id": sample_id})
+        return (_unpack(row) for row in rows if row["event"] <= last.get(row["branch"], -1))
 
     def taught_since(self, start: float) -> list[tuple[str, int, float]]:
         """Return client, number and time of the samples learnt since then, whatever was undone later."""

@@ -158,7 +158,7 @@ class Stream:
         encoded = self._encode(images, names, client)
         self._received += len(images)
         unsure = self.setup.unsure if unsure is None else unsure
-        options = {"learn": adapt, "top_k": top_k, "unsure": unsure or 0.0, "client": client}
+        options = {"learn": adapt, "top_k": top_k, "unsure": unsure or 0.0, "client": client, "names": names}
         return await self.call(partial(self._classify, negatives, options), client, encoded)
 
     async def correct(
@@ -190,8 +190,7 @@ class Stream:
     rollback = in_turn(Learner.rollback)
     reset = in_turn(Learner.reset)
     continue_from = in_turn(Learner.continue_from)
-    # The answers to the samples that led to the current state: see `StreamFile.answers`.
-    answers = in_turn(lambda learner, after=-1, limit=1000: learner.file.answers(after, limit))
+    answers = in_turn(Learner.answers)
     # The snapshots that `rollback` accepts, oldest first.
     snapshots = in_turn(lambda learner: learner.file.snapshots())
     # What was learnt, as the content of a state file; without clients and thumbnails.

@@ -273,6 +273,8 @@ def check_setup(
     method = find_method(setup.method)
     setup = setup.model_copy(update={"views_kind": setup.views_kind or method.views_kind})
     if fitted is not None:
+        if setup.method != fitted.name:
+            raise InputError(f"the labels of the service were fitted with {fitted.name!r}; leave out the method.")
         return names, setup
     if method.kind == "collection" or ("text" in method.needs and method.kind != "few-shot"):
         raise InputError(

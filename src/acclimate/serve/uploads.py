@@ -14,9 +14,11 @@ from acclimate.serve.http_errors import MAX_QUOTED_CHARS, validation_message
 from acclimate.serve.limits import Limits
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
+NAME_BYTES = 255  # the end of a longer file name is kept
 INLINE_BYTES = 64 * 2**10  # smaller bodies are parsed in the event loop
 JSON = "application/json"
 RAW = "application/octet-stream"
+ONE_IMAGE = ("image/", RAW)  # beginnings of content types of one image file; its real format is found in its bytes
 FORM = "multipart/form-data"
 
 
@@ -26,7 +28,6 @@ def reference(model: type[BaseModel]) -> dict[str, str]:
 
 
 BINARY = {"schema": {"type": "string", "format": "binary"}}
-FILES = {"image": {"type": "array", "items": BINARY["schema"]}}
 TASK = {
     "required": True,
     "content": {JSON: {"schema": reference(schemas.TaskRequest)}, "image/*": BINARY, RAW: BINARY},
@@ -34,7 +35,13 @@ TASK = {
 BODY = {
     "required": True,
     "content": {
-        FORM: {"schema": {"type": "object", "required": ["image"], "properties": FILES}},
+        FORM: {
+            "schema": {
+                "type": "object",
+                "required": ["image"],
+                "properties": {"image": {"type": "array", "items": BINARY["schema"]}},
+            }
+        },
         JSON: {"schema": reference(schemas.ImagesRequest)},
         "image/*": BINARY,
         RAW: BINARY,
@@ -111,11 +118,11 @@ class Uploads(NamedTuple):
 
 
 async def read_images(request: Request, limits: Limits) -> Uploads:
-    """Read the image files of a request. A form's file names are used in messages only, their types not at all."""
+    """Read the image files of a request. A form's file names are for people only, their types are not used."""
     kind = content_type(request)
     if kind == FORM:
         return await read_form(request, limits)
-    if is_raw_image(kind):
+    if kind.startswith(ONE_IMAGE):
         return Uploads([await request.body()], [""], {})
     if kind != JSON:
         raise unsupported(kind, HOW)
@@ -152,7 +159,11 @@ async def read_form(request: Request, limits: Limits) -> Uploads:
     except MultiPartException as error:
         raise HTTPException(400, f"the form cannot be read: {error.message} {HOW}") from None
     files: list[Any] = form.getlist("image")
-    uploads = Uploads([file.file.read() for file in files], [file.filename[:MAX_QUOTED_CHARS] for file in files], {})
+    uploads = Uploads(
+        [file.file.read() for file in files],
+        [file.filename.encode()[-NAME_BYTES:].decode(errors="ignore") for file in files],
+        {},
+    )
     await form.close()
     if not files or len(files) < len(form.multi_items()):
         raise InputError(HOW)
@@ -163,14 +174,9 @@ async def read_task(
     request: Request, labels: list[str] | None, template: str | None
 ) -> tuple[bytes | str, list[str], str | None]:
     """Read the Hugging Face task, image, labels and template: JSON, or an image with the others in the query."""
-    if not is_raw_image(content_type(request)):
+    if not content_type(request).startswith(ONE_IMAGE):
         body = await read_json(schemas.TaskRequest, request)
         return body.inputs, body.parameters.candidate_labels, body.parameters.hypothesis_template
     if not labels:
         raise InputError("an image as the whole body needs ?candidate_labels=cat&candidate_labels=dog.")
     return await request.body(), labels, template
-
-
-def is_raw_image(kind: str) -> bool:
-    """Return True if a body of this content type is one image file; its real format is found in its bytes."""
-    return kind.startswith("image/") or kind == RAW

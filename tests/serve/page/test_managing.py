@@ -18,7 +18,7 @@ NAMELESS = """() => [...document.querySelectorAll("button, input, select, textar
 
 def test_labels_of_the_service_need_not_be_typed(run_service, open_page, photos):
     images = sorted((photos / "red").iterdir())[:3]
-    page = open_page(run_service("--labels", "square, circle, dots"))
+    page = open_page(run_service("--labels", "square, circle, dots", "--method", "dota"))
     page.set_input_files("#images", images)
     page.fill("#name", "shop-1")
     page.click("#new-dialog .main")
@@ -28,10 +28,16 @@ def test_labels_of_the_service_need_not_be_typed(run_service, open_page, photos)
 
     page.click("#new")
     assert "square, circle, dots" in page.inner_text("#labels-none")
+    assert page.input_value("#method") == "dota"
     page.fill("#name", "shop-2")
+    page.check("#thumbnails")  # every box counts, also without labels
+    page.uncheck("#skip_duplicates")
     page.click("#new-dialog .main")
-    playwright.expect(page.locator("#seen")).to_have_text("0")
-    assert page.inner_text("#lead").split(" · ")[1] == "3 labels"
+    page.locator("#title", has_text="shop-2").wait_for()
+    page.wait_for_selector("#panels")
+    assert (page.inner_text("#lead").split(" · ")[1], page.inner_text("#seen")) == ("3 labels", "0")
+    described = page.evaluate("fetch('/v1/streams/shop-2').then((answer) => answer.json())")
+    assert [described[each] for each in ("thumbnails", "skip_duplicates", "answered")] == [True, False, 0]
 
     page = open_page(run_service())
     page.set_input_files("#images", images)
@@ -131,7 +137,7 @@ def test_the_settings_of_a_stream_are_shown_and_hold(run_service, open_page, pho
         zip(page.locator("#setup dt").all_inner_texts(), page.locator("#setup dd").all_inner_texts(), strict=True)
     )
     assert shown["Method"] == "tda"
-    assert (shown["Views per image"], shown["Thumbnails kept"]) == ("2", "yes")
+    assert (shown["Views per image"], shown["Small pictures stored"]) == ("2", "yes")
     assert (shown["Near-duplicates"], shown["Unsure below"]) == ("answered, not learnt", "0.75")
     send(page, 2 * sorted((photos / "red").iterdir())[:1])
     assert page.locator("#feed .why").first.inner_text() == "not learnt: nearly the same as an image before it"

@@ -9,7 +9,7 @@ import pytest
 from acclimate import DEFAULT_METHOD, Classifier
 from acclimate.sources import open_source
 from drawn_images import draw, draw_folder
-from page_driver import LABELS, cards, create, finished, send, show_only, slots
+from page_driver import LABELS, cards, create, finished, says, send, show_only, slots
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the page is tested with playwright")
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ def below(folder, samples):
 
 
 def percent(part, whole):
-    return f"{100 * part / whole:.3g}\u202f%"
+    return f"{100 * part / whole:.1f}".removesuffix(".0") + "\u202f%"
 
 
 def test_a_folder_flows_in_and_is_answered_as_classify_answers(run_service, open_page, tiny_onnx, photos):
@@ -102,6 +102,10 @@ def test_a_dropped_folder_is_walked(run_service, open_page, tmp_path):
     names = [card[0] for card in cards(page)]
     assert names == below(tmp_path, open_source(str(folder)))
     assert len(names) == 8
+    assert page.inner_text("#left-out") == f"Left out, as not an image: {folder.name}/notes.txt"
+    page.set_input_files("#images", folder / "notes.txt")
+    says(page, "There are no images among these files.")
+    assert page.inner_text("#left-out") == "Left out, as not an image: notes.txt"
 
 
 @pytest.mark.parametrize("method", ["dota", "prior"])
@@ -150,7 +154,7 @@ def test_entries_are_replaced_in_their_slots(run_service, open_page, photos):
     )
     send(page, photos, "#folder")
     page.wait_for_selector(".leaving", state="detached")  # gone once its animation is over
-    replaced = int(re.fullmatch(r"(\d+) replaced", page.inner_text("#replaced"))[1])
+    replaced = int(re.fullmatch(r"(\d+) replaced by better ones", page.inner_text("#replaced"))[1])
     assert replaced == page.evaluate("window.left") > 0
     assert page.locator(".positive .slots li").count() == 3 * len(LABELS)
     assert page.locator(".slots img").count() == page.locator(".slots figure").count() == int(page.inner_text("#kept"))

@@ -14,6 +14,7 @@ import { download, toCsv, toLines } from "./results.js";
 import { many, pause, Sender } from "./sender.js";
 import { Tally } from "./tally.js";
 
+const NAMED = 8; // left out files that are named
 const WATCH_S = 3; // interval between updates of a stream that other clients may use
 const TITLE = document.title;
 const $ = (id) => document.getElementById(id);
@@ -26,26 +27,30 @@ const answers = new Answers($, tally, {
 const panel = new Panel($, answers, (id) => attempt(() => undo(id)));
 const sender = new Sender($, { path: () => at(stream.name, "/classify"), answered: show, failed: (item, why) => answers.fail(item, why), done });
 let stream = null; // as the service describes it
+let folders = new Map(); // its labels, by the names of folders that mean them
 let ready = null; // settled when the requested stream is open
 let names = []; // names of all streams
 let defaults = []; // labels that the service was started with
+let setup = {}; // settings of streams with these labels
+let remembered = 0; // images that the stream had answered when its answers were read
 let options = null; // settled when the form of new streams offers what the service does
 let retry = null; // what the button of the notice does
 
 // Streams
 
 async function listStreams() {
-  const { streams, labels } = await call("GET", "v1/streams");
-  names = streams.map((each) => each.name);
-  defaults = labels;
+  const listed = await call("GET", "v1/streams");
+  names = listed.streams.map((each) => each.name);
+  defaults = listed.labels;
+  setup = listed.setup;
   $("stream").replaceChildren(...names.map((name) => new Option(name)));
   $("stream").disabled = !names.length;
   $("forget").hidden = !hasToken();
 }
 
 async function start() {
-  options = listOptions($).catch(() => {}); // without the list, streams are created as the form stands
   await listStreams();
+  options = listOptions($, setup).catch(() => {}); // without the list, streams are created as the form stands
   const asked = location.hash.slice(1);
   if (names.length) await open(names.includes(asked) ? asked : names[0]);
 }
@@ -69,6 +74,7 @@ async function load(name) {
   history.replaceState(null, "", `#${name}`);
   describe(await call("GET", at(name)));
   answers.clear(stream.unsure);
+  await remember();
   for (const id of ["actions", "setup", "figures", "notes", "panels", "learnt"]) $(id).hidden = false;
   await showLearnt();
 }
@@ -86,8 +92,53 @@ async function create(images = []) {
 function describe(described) {
   if (stream?.name === described.name && described.samples_seen < stream.samples_seen) answers.forgetIds();
   stream = described;
+  answers.labels = stream.labels;
+  folders = new Map(stream.labels.map((label) => [plain(label), label]));
   describeStream($, stream, tally.count);
 }
+
+// The answers that the service keeps
+
+const MOST = 10_000; // answers that are listed
+const FEW_ANSWERS = 2000; // with small pictures, and answered again after each correction
+
+/** Read the answers that are not here yet. */
+async function remember() {
+  const { name, thumbnails, answered } = stream;
+  const query = { after: answers.lastId, newest: true, limit: thumbnails ? FEW_ANSWERS : MOST, thumbnails };
+  const listed = await readAnswers({ ...query, again: answers.lastId < 0 && (tally.again || stream.corrections > 0) });
+  if (stream?.name !== name) return;
+  remembered = answered;
+  answers.remember(listed, truthOf);
+  describe(stream); // its text depends on the counts
+}
+
+async function readAnswers(query) {
+  try {
+    return (await call("GET", at(stream.name, `/answers?${new URLSearchParams(query)}`))).answers;
+  } catch (error) {
+    if (error.status !== 403) throw error;
+    return []; // this token may only classify
+  }
+}
+
+/** Answer all images again from everything learnt, a second pass; returns a sentence about it. */
+async function answerAgain() {
+  const { name } = stream;
+  const listed = await readAnswers({ newest: true, limit: MOST, again: true });
+  if (stream?.name !== name) return "";
+  tally.again = true;
+  const others = answers.renew(listed);
+  await showLearnt();
+  const { of, now, before } = answers.score;
+  const right = of ? ` By their folders, ${now} of ${of.toLocaleString("en")} are right now; ${before} were when they came.` : "";
+  return `All images were answered again from everything learnt: ${many(others, "answer")} changed.${right}`;
+}
+
+const plain = (text) => text.toLowerCase().replaceAll("_", " ");
+
+/** The label that the folder of an image is named after, or null. */
+const truthOf = (path) => folders.get(plain(folderOf(path))) ?? null;
 
 // What it has learnt
 
@@ -118,9 +169,9 @@ async function showLearnt() {
   const allowed = await panel.show(stream, (name) => stream?.name === name);
   if (!allowed) for (const id of ["actions", "learnt"]) $(id).hidden = true;
   const earlier = tally.count + tally.unread - answers.records.length;
-  const corrected = answers.records.some((record) => record.correction && record.truth !== null);
-  $("earlier").textContent = earlier ? `${earlier.toLocaleString("en")} of these images were sent before this page was loaded: counted, but not listed.` : "";
-  $("uncorrected").textContent = corrected ? "The shares of correct answers count what the model answered, not the corrections." : "";
+  const corrected = answers.records.some(({ correction, truth, answer, result }) => truth !== null && (correction || answer !== result?.predictions[0]));
+  $("earlier").textContent = earlier > 0 ? `${earlier.toLocaleString("en")} of these images are counted, but not listed any more.` : "";
+  $("uncorrected").textContent = corrected ? "The first two shares of correct answers count the answers when the images came, not the corrections; the third leaves out the corrected images." : "";
 }
 
 /** Other clients may use the stream, too: update regularly while nothing is sent from this page. */
@@ -129,18 +180,19 @@ async function watch() {
     await pause(WATCH_S);
     if (!stream || sender.sending || document.hidden || !$("notice").hidden || document.querySelector("dialog[open]")) continue;
     await attempt(update);
+    if (stream && stream.answered !== remembered && !sender.queue.length) await attempt(remember);
   }
 }
 
 // Images
 
-async function take(images) {
+async function take({ images, others }) {
+  $("left-out").hidden = !others.length;
+  $("left-out").textContent = `Left out, as not an image: ${[...others.slice(0, NAMED), ...(others.length > NAMED ? [`and ${others.length - NAMED} more`] : [])].join(", ")}`;
   if (!images.length) return say("There are no images among these files.");
   await ready.catch(() => {}); // the error is already shown
   if (!stream && !(await create(images))) return;
-  const plain = (text) => text.toLowerCase().replaceAll("_", " ");
-  const labels = new Map(stream.labels.map((label) => [plain(label), label]));
-  const items = images.map(({ file, path }) => ({ file, path, truth: labels.get(plain(folderOf(path))) ?? null }));
+  const items = images.map(({ file, path }) => ({ file, path, truth: truthOf(path) }));
   if ($("shuffle").checked) shuffle(items);
   say(`${many(items.length, "image")} to classify.`);
   sender.add(items);
@@ -156,6 +208,7 @@ function show(item, result, src) {
 async function done() {
   if (!stream) return;
   await update();
+  remembered = stream.answered;
   say(`Done: ${many(tally.count, "image")} classified, ${many(tally.changed, "answer")} changed.`);
 }
 
@@ -168,13 +221,18 @@ async function correct(record) {
   });
   if (label === null) return;
   await update();
-  say(`Corrected: ${nameOf(record.path)} is ${label}.`);
+  say(`Corrected: ${nameOf(record.path)} is ${label}. ${await answerFewAgain()}`);
 }
 
 async function undo(id) {
   await undoCorrection(stream.name, id);
   await update();
-  say("The correction was undone.");
+  say(`The correction was undone. ${await answerFewAgain()}`);
+}
+
+/** Answer all images again, unless these are so many that it takes long. */
+function answerFewAgain() {
+  return answers.records.length > FEW_ANSWERS ? "Answer again, to let it count for the others." : answerAgain();
 }
 
 // Messages
@@ -244,6 +302,7 @@ act("forget", () => {
   forgetToken();
   location.reload();
 });
+act("again-all", async () => say(await answerAgain()));
 act("pause", () => sender.toggle());
 act("stop", () => sender.stop());
 act("save-csv", () => download(`${stream.name}.csv`, toCsv(answers), "text/csv"));
@@ -262,9 +321,9 @@ async function restart(message) {
 for (const [button, input] of [["choose-images", "images"], ["choose-folder", "folder"]]) {
   $(button).addEventListener("click", () => $(input).click());
   $(input).addEventListener("change", () => {
-    const images = fromChooser($(input).files);
+    const chosen = fromChooser($(input).files);
     $(input).value = ""; // allows the same folder to be chosen again
-    attempt(() => take(images));
+    attempt(() => take(chosen));
   });
 }
 
@@ -280,8 +339,8 @@ addEventListener("dragover", (event) => event.preventDefault());
 addEventListener("drop", (event) => {
   event.preventDefault();
   over(-inside);
-  const images = fromDrop(event.dataTransfer);
-  attempt(async () => take(await images));
+  const dropped = fromDrop(event.dataTransfer);
+  attempt(async () => take(await dropped));
 });
 
 whenTokenNeeded((refused) => askForToken($, refused));

@@ -109,7 +109,7 @@ export class Caches {
     else face.textContent = `#${entry.id + 1}`;
     const caption = document.createElement("figcaption");
     caption.textContent = nats(entry.entropy);
-    slot.figure.title = `${name}, entropy ${nats(entry.entropy)}${src ? "" : "; there is no picture of it here"}`;
+    slot.figure.title = `${name}, unsure by ${nats(entry.entropy)}${src ? "" : "; there is no picture of it here"}`;
     slot.figure.replaceChildren(face, caption);
   }
 

@@ -1,5 +1,6 @@
 /** The card of one image: its picture, both answers, and the correction if there is one. */
 
+import { isChanged } from "./answers.js";
 import { smallPicture } from "./files.js";
 
 /** Make a card; `correct` and `undo` are called with the record of the image. */
@@ -16,11 +17,8 @@ export function makeCard(template, record, { correct, undo }) {
     return card;
   }
   showPicture(part(".thumb"), record);
-  card.classList.toggle("changed", result.changed);
   fill(part(".old"), result.zero_shot, truth);
-  fill(part(".new"), result.predictions[0], truth);
-  part(".why").textContent = whyOf(result);
-  part(".fix").setAttribute("aria-label", `Correct the label of ${path}`);
+  part(".fix").setAttribute("aria-label", `Change the label of ${path}`);
   part(".undo").setAttribute("aria-label", `Undo the correction of ${path}`);
   part(".undo").addEventListener("click", (event) => {
     event.stopPropagation();
@@ -35,9 +33,16 @@ export function makeCard(template, record, { correct, undo }) {
   return card;
 }
 
-/** Show whether the answer was corrected, and the buttons if this token may correct it. */
-export function showCorrection({ card, correction, error }, allowed) {
+/** Show the answer as it is now, whether it was corrected, and the buttons if this token may correct it. */
+export function showState(record, allowed) {
+  const { card, correction, error, answer, result, truth } = record;
   if (error) return;
+  if (record.shown !== answer) fill(card.querySelector(".new"), answer, truth);
+  record.shown = answer;
+  const [first] = result.predictions;
+  const was = answer.label === first.label ? "" : `when the image came: ${first.label}`;
+  card.querySelector(".why").textContent = [whyOf(result), was].filter(Boolean).join("; ");
+  card.classList.toggle("changed", isChanged(record));
   const mark = card.querySelector(".corrected");
   card.classList.toggle("correctable", allowed);
   card.querySelector(".fix").hidden = !allowed;
@@ -46,13 +51,15 @@ export function showCorrection({ card, correction, error }, allowed) {
   card.querySelector(".undo").hidden = !correction || !allowed;
 }
 
+const KEPT = { positive: "kept as an example of its label", negative: "kept as an example of what the model is unsure about" };
+
 function whyOf({ admitted, refused }) {
   if (refused) return `not learnt: ${refused}`;
-  return admitted.length ? `entered the ${admitted.join(" and the ")} cache` : "";
+  return admitted.map((cache) => KEPT[cache] ?? "kept as an example").join(", ");
 }
 
 async function showPicture(place, record) {
-  if (!record.src) record.src = await smallPicture(record.file); // pictures of the oldest images are made again
+  if (!record.src && record.file) record.src = await smallPicture(record.file); // those of the oldest are made again
   if (!record.src) return;
   const picture = document.createElement("img");
   Object.assign(picture, { className: "thumb", src: record.src, alt: "" }); // the file name is next to it
@@ -60,7 +67,7 @@ async function showPicture(place, record) {
 }
 
 function fill(cell, answer, truth) {
-  cell.querySelector(".label").textContent = answer.label;
+  cell.querySelector(".label").textContent = answer.label; // removes the mark of the answer before
   cell.querySelector(".score").textContent = answer.score.toFixed(2);
   if (truth === null) return;
   const right = answer.label === truth;

@@ -7,7 +7,7 @@ const SETTLED = 20; // images; before them, a share jumps with every answer
 
 export const percent = (part, whole) => {
   const share = whole ? (100 * part) / whole : 0;
-  return `${share > 0 && share < 100 ? Number((share + 1e-9).toPrecision(3)) : share.toFixed(0)}\u202f%`;
+  return `${Number(share.toFixed(1))}\u202f%`;
 };
 
 /**

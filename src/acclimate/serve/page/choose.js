@@ -7,7 +7,7 @@ const MAX_OPTIONS = 100; // options shown; with more labels, typing finds the ot
 /** Ask for the right label of an image; `submit` is called with it, and the dialog stays open if that fails. */
 export function chooseLabel(find, labels, record, submit) {
   const [search, list] = [find("label-search"), find("label-options")];
-  const likely = [record.truth, ...record.result.predictions.map(({ label }) => label)].filter((label) => labels.includes(label));
+  const likely = [record.truth, record.answer.label, ...record.result.predictions.map(({ label }) => label)].filter((label) => labels.includes(label));
   const ordered = [...new Set([...likely, ...labels])]; // the likely ones first
   let active = 0;
 

@@ -4,6 +4,7 @@ import { at, call } from "./api.js";
 import { base64 } from "./files.js";
 
 const GONE = 404; // the stream does not remember the image of this id any more
+const SENT = 2 ** 48; // ids from here on are of images that were sent to be corrected
 const FEW = 12; // corrections shown until all are asked for
 
 /** Correct the label of an answered image; resolves with the correction: {id, label}. */
@@ -17,6 +18,7 @@ export async function correctImage(stream, record, label) {
       if (error.status !== GONE) throw error;
     }
   }
+  if (!record.file) throw new Error("The stream has not learnt this image, and this page does not have its file any more: send it again, then change its label.");
   return call("POST", path, { image: await base64(record), label });
 }
 
@@ -71,12 +73,12 @@ export class CorrectionList {
 
   row({ id, label, thumbnail }) {
     const record = this.recordOf(id);
-    const name = record?.path ?? `image ${id + 1} of the stream`;
+    const name = record?.path ?? (id < SENT ? `image ${id + 1} of the stream` : "an image that was sent again");
     const row = this.find("correction").content.cloneNode(true).firstElementChild;
     row.querySelector(".file bdi").textContent = name;
     row.querySelector(".label").textContent = label;
     const src = record?.src || thumbnail;
-    row.querySelector(".thumb").textContent = `#${id + 1}`;
+    row.querySelector(".thumb").textContent = id < SENT ? `#${id + 1}` : "";
     if (src) {
       const picture = document.createElement("img");
       Object.assign(picture, { className: "thumb", src, alt: "" });

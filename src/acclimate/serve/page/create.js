@@ -10,6 +10,7 @@ const SWITCHES = ["skip_duplicates", "reject", "thumbnails"]; // fields of a new
 /**
  * Create a stream; resolves with its name. The folders of images that wait for it suggest its name and its labels.
  * `taken` are the names of the other streams, `defaults` the labels that the service was started with.
+ * Without labels, the stream gets those, and what the form does not offer as the service was started with it.
  */
 export function newStream(find, images, taken, defaults) {
   const folders = new Set(images.map(({ path }) => folderOf(path)).filter(Boolean));
@@ -25,10 +26,9 @@ export function newStream(find, images, taken, defaults) {
     const labels = find("new-labels").value.split(/[\n,]/).map((label) => label.trim()).filter(Boolean);
     const name = find("name").value;
     const options = { method: find("method").value, views: Number(find("views").value) };
-    if (find("unsure").value) options.unsure = Number(find("unsure").value);
+    options.unsure = find("unsure").value ? Number(find("unsure").value) : null;
     for (const field of SWITCHES) if (!find(field).disabled) options[field] = find(field).checked;
-    if (labels.length) await call("PUT", at(name), { labels, ...options });
-    else await createByImage(name);
+    await call("PUT", at(name), labels.length ? { labels, ...options } : options);
     find("new-dialog").querySelector("form").reset();
     return name;
   });
@@ -36,22 +36,19 @@ export function newStream(find, images, taken, defaults) {
 
 const summary = (labels) => (labels.length > 6 ? [...labels.slice(0, 5), `and ${labels.length - 5} more`] : labels).join(", ");
 
-/** Offer what the service offers, from its API description: its methods, its switches, and their defaults. */
-export async function listOptions(find) {
+/**
+ * Offer what the service offers, from its API description: its methods, its switches, and their defaults.
+ * `setup` are the settings that the service was started with; they are chosen at first.
+ */
+export async function listOptions(find, setup) {
   const { components } = await call("GET", "openapi.json");
   const fields = components.schemas.StreamRequest.properties;
-  const { enum: methods, default: chosen } = fields.method;
+  const { enum: methods } = fields.method;
+  const chosen = setup.method ?? fields.method.default;
   find("method").replaceChildren(...methods.map((method) => new Option(method, method, method === chosen, method === chosen)));
   for (const field of SWITCHES) {
     find(field).disabled = find(field).parentElement.hidden = !(field in fields);
-    find(field).checked = find(field).defaultChecked = Boolean(fields[field]?.default);
+    find(field).checked = find(field).defaultChecked = Boolean(setup[field] ?? fields[field]?.default);
   }
-}
-
-/** A service with default labels creates a stream on its first image; nothing is learnt from this one. */
-async function createByImage(name) {
-  const [form, empty] = [new FormData(), new OffscreenCanvas(8, 8)];
-  empty.getContext("2d");
-  form.append("image", await empty.convertToBlob(), "image");
-  await call("POST", at(name, "/classify?adapt=false"), form);
+  for (const field of ["views", "unsure"]) find(field).value = find(field).defaultValue = setup[field] ?? fields[field].default ?? "";
 }

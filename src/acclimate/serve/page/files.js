@@ -1,15 +1,15 @@
-/** Images from a file chooser or a drop, sorted by path, and small pictures of them. */
+/** Images from a file chooser or a drop, sorted by path, the names of other files, and small pictures. */
 
 const SUFFIX = /\.(jpe?g|jpe|jfif|png|webp|bmp|dib|gif|tiff?|avif|jp2|p[pgbn]m|tga)$/i;
 const natural = new Intl.Collator("en", { numeric: true, sensitivity: "base" }); // img2 before img10
 const PIXELS = 192;
 
-/** The chosen images as `{file, path}`, sorted. */
+/** The chosen images as `{file, path}`, sorted, and the paths of what is no image: {images, others}. */
 export function fromChooser(list) {
   return sorted(Array.from(list, (file) => ({ file, path: file.webkitRelativePath || file.name })));
 }
 
-/** The dropped images, including those in folders. */
+/** The same of what was dropped, including files in folders. */
 export async function fromDrop(transfer) {
   const roots = Array.from(transfer.items, (item) => item.webkitGetAsEntry()).filter(Boolean); // before any await
   const found = [];
@@ -32,9 +32,10 @@ async function walk(entry, found) {
 }
 
 function sorted(found) {
-  const hidden = (path) => path.split("/").some((part) => part.startsWith("."));
-  const images = found.filter(({ file, path }) => !hidden(path) && (SUFFIX.test(path) || file.type.startsWith("image/")));
-  return images.sort((a, b) => natural.compare(a.path, b.path));
+  const seen = found.filter(({ path }) => !path.split("/").some((part) => part.startsWith("."))); // others are hidden
+  const isImage = ({ file, path }) => SUFFIX.test(path) || file.type.startsWith("image/");
+  const images = seen.filter(isImage).sort((a, b) => natural.compare(a.path, b.path));
+  return { images, others: seen.filter((each) => !isImage(each)).map(({ path }) => path).sort(natural.compare) };
 }
 
 /** Name of the folder that an image is in; "" for a single file. */

@@ -9,7 +9,7 @@ const SETUP = {
   templates: "Prompts",
   views: "Views per image",
   views_kind: "Kind of views",
-  thumbnails: "Thumbnails kept",
+  thumbnails: "Small pictures stored",
   skip_duplicates: "Near-duplicates",
   reject: "None of these",
   unsure: "Unsure below",
@@ -24,7 +24,7 @@ export function describeStream(find, stream, counted) {
   const { name, labels, method, views, frozen, samples_seen: seen, entries, answered, changed } = stream;
   document.title = `${name} · acclimate`;
   find("title").textContent = name;
-  const parts = [frozen ? "Frozen: answers without learning" : "Learning", many(labels.length, "label"), method];
+  const parts = [frozen ? "Frozen: answers without learning" : "Learning", many(labels.length, "label"), `method ${method}`];
   find("lead").textContent = [...parts, ...(views > 1 ? [`${views} views`] : [])].join(" · ");
   find("lead").classList.toggle("frozen", frozen);
   find("freeze").textContent = frozen ? "Unfreeze" : "Freeze";
@@ -33,7 +33,7 @@ export function describeStream(find, stream, counted) {
   find("kept-figure").hidden = !Object.keys(entries).length;
   find("kept").textContent = Object.values(entries).reduce((a, b) => a + b, 0).toLocaleString("en");
   find("since").textContent = answered && answered !== counted
-    ? `Since the service started, this stream has answered ${many(answered, "image")} from all clients; adaptation changed ${percent(changed, answered)} of the answers.`
+    ? `Since the service started, this stream has answered ${many(answered, "image")} from all clients; adapting changed ${percent(changed, answered)} of the answers.`
     : "";
   const condition = stream.broken ?? stream.degraded;
   find("condition").hidden = !condition;

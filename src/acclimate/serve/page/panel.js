@@ -6,12 +6,12 @@ import { CorrectionList, readCorrections } from "./corrections.js";
 import { Learnt } from "./learnt.js";
 import { many } from "./sender.js";
 
-const CACHES = "The images that the model was most certain about count for their label; some that it was uncertain about count against the labels it considered. The number is the entropy in nats: 0 is certain.";
+const CACHES = "The images that the model was most certain about count for their label; some that it was uncertain about count against the labels it considered. The number says how unsure the model was: 0 is certain.";
 const STATISTICS = "The table shows running statistics of each label; they hold no images.";
 const NOTHING = "This method does not learn: it answers every image independently.";
 const BARE = "without a picture: not sent from this page since it was loaded, and";
-const NOT_KEPT = "thumbnails are not kept for this stream. To see pictures after a reload, create a stream that stores thumbnails.";
-const LOST = "the service has no thumbnail of it. Uploaded states have none.";
+const NOT_KEPT = "this stream stores no small pictures. To see pictures after a reload, create a stream that does.";
+const LOST = "the service has no small picture of it. Uploaded states have none.";
 
 export class Panel {
   /** @param {Answers} answers know the pictures of the images sent from this page; @param {Function} undo a correction by id. */
@@ -54,7 +54,7 @@ export class Panel {
     this.answers.mark(corrections);
     this.corrections.update(corrections ?? []);
     if (cached) caches.update(stream.labels, entries, capacity);
-    find("replaced").textContent = caches.replaced ? `${caches.replaced.toLocaleString("en")} replaced` : "";
+    find("replaced").textContent = caches.replaced ? `${caches.replaced.toLocaleString("en")} replaced by better ones` : "";
     find("bare").hidden = !caches.bare;
     find("bare").textContent = `${many(caches.bare, "tile")} ${BARE} ${stream.thumbnails ? LOST : NOT_KEPT}`;
     this.answers.release(caches.keys);

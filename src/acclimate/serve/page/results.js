@@ -1,20 +1,24 @@
 /** The answers as a file, with the columns of `acclimate classify`; `acclimate correct` reads `correct_label`. */
 
-const COLUMNS = ["unsure", "true_label", "correct_label", "none_score", "online_label", "online_score"];
+import { isChanged } from "./answers.js";
+
+const COLUMNS = ["taken", "folder", "group", "group_score", "unsure", "true_label", "correct_label", "none_score", "online_label", "online_score"];
 const LAST = ["zero_shot_label", "zero_shot_score", "changed", "entropy", "index", "error", "sorted_to"];
 const rounded = (number) => Number(number.toFixed(6));
 
 /** The result of one image by column; null where there is no value. */
 function toRecord(record, index, unsure) {
   const { path: file, truth, result, answer, correction, error = null } = record;
+  const [online] = result?.predictions ?? [];
   const fields = Object.fromEntries(["file", "label", "score", ...COLUMNS, ...LAST].map((name) => [name, null]));
-  Object.assign(fields, { file, true_label: truth, index, error });
+  Object.assign(fields, { file, folder: file.split("/").slice(0, -1).join("/") || ".", true_label: truth, index, error });
   if (!result) return { ...fields, predictions: [] };
-  const predictions = result.predictions.map(({ label, score }) => ({ label, score: rounded(score) }));
+  const found = answer === online ? result.predictions : [answer]; // a second pass gives the best label alone
+  const predictions = found.map(({ label, score }) => ({ label, score: rounded(score) }));
   const [score, alone] = [rounded(answer.score), rounded(result.zero_shot.score)];
-  Object.assign(fields, { label: answer.label, score, unsure, online_label: answer.label, online_score: score });
+  Object.assign(fields, { label: answer.label, score, unsure, online_label: online.label, online_score: rounded(online.score) });
   Object.assign(fields, { none_score: result.none ?? null, zero_shot_label: result.zero_shot.label, zero_shot_score: alone });
-  Object.assign(fields, { changed: result.changed, entropy: rounded(result.entropy), correct_label: correction?.label ?? null });
+  Object.assign(fields, { changed: isChanged(record), entropy: rounded(result.entropy), correct_label: correction?.label ?? null });
   return { ...fields, predictions };
 }
 
@@ -48,7 +52,7 @@ const FORMULA = /^(?:'|\.\/)*(?:[\t\r\n]|\s*[=+\-@＝＋－＠])/;
 const NUMBER = /^(?:'|\.\/)*\s*[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?\s*$/;
 
 /** Text that no spreadsheet takes for a formula, as in csv of the command line. */
-const safe = (text, column) => (FORMULA.test(text) && !NUMBER.test(text) ? (column === "file" ? "./" : "'") + text : text);
+const safe = (text, column) => (FORMULA.test(text) && !NUMBER.test(text) ? (["file", "folder"].includes(column) ? "./" : "'") + text : text);
 
 /** Save a text under a name, as the browser saves files. */
 export function download(name, text, type) {

@@ -53,7 +53,7 @@ export class Sender {
   /** The answer of the service, or the error if the image cannot be read. */
   async classify(item) {
     const form = new FormData();
-    form.append("image", item.file, "image");
+    form.append("image", item.file, item.path);
     for (;;) {
       try {
         return (await call("POST", `${this.client.path()}?top_k=${BEST}`, form)).results[0];
@@ -87,5 +87,11 @@ export class Sender {
   }
 }
 
-/** A message of the service names an image by its position; here there is only one, and it has a name. */
-const nameIn = (message, { path }) => message.replace(/^image 0( \(.*?\))?/, () => nameOf(path));
+/** A message of the service names an image by its position and the end of its path; here its name is enough. */
+function nameIn(message, { path }) {
+  for (let i = 0; i < path.length; i++) {
+    const named = `image 0 (${path.slice(i)})`;
+    if (message.startsWith(named)) return nameOf(path) + message.slice(named.length);
+  }
+  return message.replace(/^image 0( \(.*?\))?/, () => nameOf(path));
+}

@@ -1,8 +1,8 @@
-/** Counts of the answers to the images sent from this page, and how they developed. A reload of the tab keeps them. */
+/** Counts of the answers of a stream, and how they developed. A reload of the tab keeps them. */
 
 const MAX_POINTS = 400; // points kept; beyond it, every second one is dropped
-const NOTHING = { count: 0, unread: 0, changed: 0, checked: 0, right: 0, before: 0, stride: 1 };
-const keyOf = (stream) => `acclimate-counts:${stream}`; // in the session storage of this tab; numbers only
+const NOTHING = { count: 0, unread: 0, changed: 0, checked: 0, right: 0, before: 0, stride: 1, again: false };
+const keyOf = (stream) => `acclimate-counts:${stream}`; // in the session storage of this tab; no names
 
 export class Tally {
   constructor() {
@@ -28,6 +28,11 @@ export class Tally {
   forget(stream) {
     sessionStorage.removeItem(keyOf(stream));
     if (this.stream === stream) this.stream = null;
+  }
+
+  /** Count the answers from the first one on; images that could not be read stay counted. */
+  restart() {
+    Object.assign(this, NOTHING, { points: [], unread: this.unread, again: this.again });
   }
 
   /** Count an answer of the service; `truth` is the correct label, or null if it is not known. */
