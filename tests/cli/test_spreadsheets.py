@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from acclimate.classify.outputs import MARK, ResultFile, read_results, sheet_rows, write_results, xlsx_bytes
+from acclimate.encoders import load_encoder
 from acclimate.errors import InputError
+from acclimate.images.opening import date_taken, open_image
 from acclimate.predict import Answer, Prediction
+from acclimate.reading.walk import Preparer, ReadImage
 
 openpyxl = pytest.importorskip("openpyxl")
 TAKEN = "2024-05-12T07:33:10"
@@ -95,7 +98,8 @@ def test_csv_keeps_the_style_of_a_spreadsheet(tmp_path, separator, mark):
 
 
 def test_images_say_when_they_were_taken(tmp_path):
-    from acclimate.images.opening import date_taken, open_image
+    pytest.importorskip("torch")
+    from acclimate.reading.gpu import ImageReader
 
     def photo(name, original="", changed="", turned=1, size=(900, 700), **options):
         exif = Image.Exif()
@@ -111,6 +115,10 @@ def test_images_say_when_they_were_taken(tmp_path):
     assert photo("turned.jpg", colon, turned=6) == TAKEN
     assert photo("grey.jpg", colon, mode="L") == TAKEN
     assert photo("changed.jpg", "", colon) == TAKEN
+    reader = ImageReader(Preparer(load_encoder()))  # it keeps a plain JPEG for a GPU, and decodes others
+    for keep in (True, False):
+        read = reader.read(ReadImage(0, "a", None, source=(tmp_path / "a.jpg").read_bytes()), keep)
+        assert (read.jpeg is not None, read.taken) == (keep, TAKEN)
     assert photo("a.webp", colon) == photo("a.png", colon) == TAKEN
     assert photo("zero.jpg", "0000:00:00 00:00:00") is None
     assert photo("none.jpg") is None
@@ -197,3 +205,24 @@ def test_a_table_of_labels_may_name_their_parents(invoke, tmp_path, here, name):
     (here / "two.csv").write_text("label,parent\nred,warm\nblue,cold\nred,hot\n")
     said = invoke("classify", tmp_path, "--labels", "two.csv", exit_code=2).stderr
     assert "gives 'red' two parents: 'warm' and 'hot'" in said
+
+
+def test_new_images_are_added_to_an_excel_file(invoke, tmp_path, here):
+    save_photos(tmp_path)
+    options = ("--labels", "red, blue", "--out", "r.xlsx")
+    invoke("classify", tmp_path, *options)
+    before = read_results(here / "r.xlsx")
+    Image.new("RGB", (40, 40), "blue").save(tmp_path / "north/z.jpg")
+    said = invoke("classify", tmp_path, *options, "--resume").stderr
+    assert "r.xlsx was complete: 1 new image added." in said
+    after = read_results(here / "r.xlsx")
+    assert after[:-1] == before
+    assert after[-1]["file"].endswith("north/z.jpg")
+    assert sorted(path.name for path in here.glob("r.xlsx*")) == ["r.xlsx"]
+    book = openpyxl.load_workbook(here / "r.xlsx")
+    book.active.cell(1, book.active.max_column + 1, "seen at")
+    book.active.cell(2, book.active.max_column, datetime(2024, 5, 12, 7, 33).time())
+    book.save(here / "r.xlsx")
+    Image.new("RGB", (40, 40), "blue").save(tmp_path / "north/y.jpg")
+    assert "columns of your own" in invoke("classify", tmp_path, *options, "--resume", exit_code=2).stderr
+    assert read_results(here / "r.xlsx")[0]["seen at"] == "07:33:00"

@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from datetime import datetime
+from datetime import date, datetime, time
 from importlib.util import find_spec
 from itertools import chain, count, islice
 from pathlib import Path
@@ -212,7 +212,8 @@ class ResultFile:
 
     def reopen(self, records: Sequence[Mapping[str, Any]]) -> int:
         """Open complete results again, with these records, to add lines; returns their size in bytes."""
-        if self._columns and records and {*_columns_of(records)} != {*self._columns}:
+        is_table = self.path.suffix.lower() in (".csv", ".xlsx")
+        if is_table and records and {*_columns_of(records)} != {*self._table_columns}:
             why = "its columns are different: another --top-k, another version of acclimate, or columns of your own"
             raise InputError(f"cannot continue {self.path}: {why}. Choose another --out.")
         with writing(self.lines, hint=HINT):
@@ -410,7 +411,7 @@ def xlsx_bytes(records: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> 
 
 
 def _from_sheet(value: Any) -> Any:
-    if isinstance(value, datetime):
+    if isinstance(value, date | time):  # a date may have a time
         return value.isoformat()
     return SHEET_ESCAPE.sub(lambda found: chr(int(found[1], 16)), value) if isinstance(value, str) else value
 
