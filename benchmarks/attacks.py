@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from acclimate.bench.results import write_page
+
 TESTS = Path(__file__).parents[1] / "tests" / "attacks"
 MAX_WAIT_S = 2.0
 HEADINGS = ("attack", "held by", "tries", "peak MB", "longest wait of another client, s", "verdict")
@@ -105,7 +107,7 @@ def main() -> None:
     print(last)
     if options.out is not None:
         lines = ["| " + " | ".join(cells) + " |" for cells in (HEADINGS, ["---"] * len(HEADINGS), *table.rows)]
-        options.out.write_text(PAGE + "\n".join(lines) + f"\n\n{last}.\n")
+        write_page([PAGE + "\n".join(lines), f"{last}."], options.out)
     sys.exit(bool(code or table.fell))
 
 

@@ -20,6 +20,7 @@ from PIL import Image, ImageDraw
 
 from acclimate import Classifier, Head, Rejector, build_head, create, load_encoder, read_stream
 from acclimate.bench.plots import BLUE, GREEN, GREY, RED, pyplot
+from acclimate.bench.results import write_page
 from acclimate.files import write_atomically
 from acclimate.methods.gates import GAP, LABELS, OFFSET
 from acclimate.predict import NONE
@@ -359,7 +360,7 @@ def main() -> None:
             figures += [f"{row.lost:.4f}", f"{row.accepted:.4f}"] if score == "none of these" else ["", ""]
             writer.writerow([row.name, row.labels, score, *figures])
     options.out.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.out / "none_of_these.md", text.encode())
+    write_page([text.rstrip()], options.out / "none_of_these.md")
     write_atomically(options.out / "none_of_these.csv", table.getvalue().encode())
     draw(rows, options.out / "none_of_these.png")
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from acclimate import Classifier, create
 from acclimate.bench.datasets import DATASETS
-from acclimate.bench.results import hardware, peak_memory_mb
+from acclimate.bench.results import hardware, peak_memory_mb, write_page
 from acclimate.encoders import load_encoder
 from classify_overhead import draw_photos
 from tiny_models import save_random_clip
@@ -127,7 +127,7 @@ def main() -> None:
             "\n".join(lines),
             NOTES.strip(),
         ]
-        given.out.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+        write_page(parts, given.out)
 
 
 def measure(row: Row, encoder: Any, names: Sequence[str], photos: Sequence[Path], device: str) -> Cost:

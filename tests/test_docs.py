@@ -139,3 +139,11 @@ def test_the_gains_of_the_default_method_are_those_of_the_leaderboard():
     table = "\n".join(lines)
     text = (DOCS / "speed.md").read_text(encoding="utf-8")
     assert f" ---: |\n{table}\n<!-- /gains -->" in text, f"docs/speed.md must contain:\n{table}"
+
+
+def test_the_pages_of_results_are_dated_and_their_tables_small():
+    results = DOCS / "results"
+    for page in results.rglob("*.md"):
+        last = page.read_text(encoding="utf-8").splitlines()[-1]
+        assert re.fullmatch(r"Written on \d{4}-\d\d-\d\d by acclimate \d+\.\d+\.\d+\S*\.", last), page
+    assert not [path for path in results.rglob("*.csv") if path.stat().st_size > 500_000]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from acclimate.bench.plots import BLUE, GREEN, GREY, pyplot
-from acclimate.bench.results import hardware
+from acclimate.bench.results import hardware, write_page
 from acclimate.errors import MissingExtraError
 
 PACKAGES = ("torch", "torchvision", "transformers", "numpy", "pillow")
@@ -63,7 +63,7 @@ class Report:
         where = f"{hardware(device)}; Python {platform.python_version()}, {', '.join(_versions())}"
         picture = [f"![Images per second by stage]({page.stem}.png)"] if self.bars else []
         parts = ["# Speed on a GPU", f"`{command}`: {where}.", about, self.parts[0], *picture, *self.parts[1:]]
-        page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+        write_page(parts, page)
         with page.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(
                 [("kind", "name", "images/s"), *((*bar[:2], round(bar[2], 1)) for bar in self.bars)]

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, fields
+from datetime import date
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -292,7 +293,9 @@ def points(fraction: float) -> str:
 
 
 def write_page(parts: Iterable[str], path: Path) -> None:
-    """Write a Markdown file of paragraphs, headings and tables."""
+    """Write a file of paragraphs, headings and tables; a Markdown page ends with its date."""
+    if path.suffix == ".md":
+        parts = [*parts, f"Written on {date.today().isoformat()} by acclimate {__version__}."]
     with writing(path):
         write_atomically(path, "\n\n".join(parts).encode() + b"\n")
 
