@@ -48,7 +48,7 @@ def test_a_suite_from_images_to_json(bench, here):
         [key, name, "12", "of", count] for key, count in (("dtd", "1,692"), ("eurosat", "8,100")) for name in COMPARED
     ]
     warnings = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
-    assert warnings[:2] == warnings[2:]  # before the work and after it
+    assert warnings[:2] == warnings[2:]  # printed before the work and after it
     assert "warning: eurosat has 12 test images instead of 8,100, so its figures are not those of" in warnings[1]
     written = {path.name: json.loads(path.read_text()) for path in (here / "results").iterdir()}
     accuracy = {(each["dataset"], each["method"]): each["metrics"]["acc1"] for each in written.values()}

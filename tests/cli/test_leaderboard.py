@@ -84,7 +84,7 @@ def test_a_method_of_somebody_else_joins_a_board(invoke, streams, here, own_regi
     assert "sharpen factor=3  each by itself" in table
     assert "tda        frozen and read once more" in table  # sharpen learns nothing, so it has no second pass
     rows = read(here / "board")
-    assert [row for row in rows if row["method"] in ("zero-shot", "prior", "tda")] == before  # with their times
+    assert [row for row in rows if row["method"] in ("zero-shot", "prior", "tda")] == before  # their times included
     assert len(rows) - len(before) == 2 * 2 * 2 * 2
     page = (here / "board" / "leaderboard.md").read_text()
     assert page.count("\nacclimate leaderboard *.safetensors") == 2

@@ -28,7 +28,7 @@ LIMIT = 40_000_000
 SIZE = (3000, 2000)
 MAX_MEMORY_BYTES = 128 * 2**20  # hostile images took 3 GB before they were bounded
 MPF_MEMORY_BYTES = 350 * 2**20  # older versions of Pillow copy 64 kB for each of 5,000 tags
-MAX_SECONDS = 10.0  # of the processor; 0.6 on a quick machine
+MAX_SECONDS = 10.0  # processor time; a quick machine takes 0.6
 KINDS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "DIB", "TGA")
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F")
 

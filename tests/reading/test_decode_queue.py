@@ -15,7 +15,7 @@ from drawn_images import draw
 from hostile_images import chunk
 from waiting import wait_until
 
-PIXELS = 600  # with 3 workers, images of more than 100 pixels are large
+PIXELS = 600  # images of more than 100 pixels are large for 3 workers
 
 
 class Sent:

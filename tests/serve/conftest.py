@@ -42,7 +42,7 @@ def serve(encoder, tmp_path_factory):
     def start(tokens=None, defaults=None, folder=None, **limits):
         folder = folder or tmp_path_factory.mktemp("service")
         streams = Streams(folder, encoder, Limits(**PATIENT | limits), defaults)
-        with start_blocking_portal() as portal:  # in a thread: a browser's driver may run an event loop in this one
+        with start_blocking_portal() as portal:  # a thread of its own: a browser's driver may run an event loop here
             portal.call(create_streams, streams)
         with bind("127.0.0.1", 0) as listening:
             server = make_server(create_app(streams, tokens, LOOPBACK_NAMES))

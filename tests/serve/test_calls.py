@@ -246,7 +246,7 @@ def test_labels_of_clients_that_have_gone_are_not_encoded(client, pictures, held
     held.texts.set()
     answer = client.post("/classify", json=task(pictures[0], ["cat", "dog"]))
     assert len(answer.json()) == 2
-    assert len(held.batches) <= 4  # of 17: the one that was running, and the last
+    assert len(held.batches) <= 4  # the one that was running, and the last, are 2 of 17
     assert client.get("/v1/streams/new").status_code == 404
 
 

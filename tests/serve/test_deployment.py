@@ -84,7 +84,7 @@ def test_settings_that_containers_share_agree():
     for each in services.values():
         mounted = [volume.split(":") for volume in each["volumes"]]
         assert {outside for outside, *_ in mounted if outside[0] != "."} <= set(compose["volumes"])
-        made = {"./labels.txt"}  # as the guide says
+        made = {"./labels.txt"}  # the guide says how
         assert all((DEPLOY / outside).exists() for outside, *_ in mounted if outside[0] == "." and outside not in made)
         assert set(each.get("secrets", ())) <= set(compose["secrets"])
 

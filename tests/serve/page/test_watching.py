@@ -224,7 +224,7 @@ def test_sending_can_be_paused_and_stopped_and_waits_for_a_busy_service(run_serv
         page.wait_for_timeout(50)
     shown = len(cards(page))
     page.wait_for_timeout(500)
-    assert shown <= len(cards(page)) <= shown + 1 < 40  # on a slow machine the one under way may come now
+    assert shown <= len(cards(page)) <= shown + 1 < 40  # the one under way may come now on a slow machine
     page.click("#pause")
     page.wait_for_selector(f"#feed > li:nth-child({shown + 2})", state="attached")
     page.click("#stop")
