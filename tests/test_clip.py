@@ -6,6 +6,8 @@ import pytest
 from acclimate import Accord, read_stream
 from acclimate.bench.prequential import Variant, compare
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["imagenet", "caltech101", "oxford_pets", "ucf101", "eurosat", "fgvc_aircraft"]
 SEEDS = 2
 
@@ -55,7 +57,6 @@ def test_scores_stay_calibrated(whole):
     assert refined < zero_shot + 0.01
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "mean", "worst"), [("few-classes", 3.0, -4.0), ("half-classes", 2.3, -2.0)])
 def test_some_of_the_classes_gain(streams, shape, mean, worst):
     orders = [f"{shape}:{seed}" for seed in range(SEEDS)]
@@ -64,7 +65,6 @@ def test_some_of_the_classes_gain(streams, shape, mean, worst):
     assert refined.min() > worst
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["class-sequential", "correlated"])
 def test_sorted_streams_and_bursts_do_not_lose_online(streams, shape):
     orders = [f"{shape}:{seed}" for seed in range(SEEDS)]

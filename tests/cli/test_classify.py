@@ -318,6 +318,7 @@ def test_sites_that_learn_sums_can_be_merged_once(invoke, model, photos, tmp_pat
     assert load_state(tmp_path / "all.safetensors").seen == {"north": 40, "south": 40, "east": 40}
 
 
+@pytest.mark.slow
 def test_convert(invoke, tiny_clip, tmp_path):
     pytest.importorskip("onnxscript")
     output = invoke("convert", f"local:{tiny_clip}", "--to", "made/clip").stdout

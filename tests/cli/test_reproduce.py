@@ -168,6 +168,7 @@ def test_a_stopped_run_keeps_what_is_done(streams, here):
     assert len(json.loads(done.read_text())) == 21
 
 
+@pytest.mark.slow
 def test_recipes_on_datasets(invoke, tiny_onnx, here, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(here / "texts"))
     for key in ("imagenet", "imagenet-a", "eurosat"):

@@ -111,26 +111,26 @@ def test_votes_are_kernel_ridge_regression_of_the_errors(corrected, sharpness):
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
     vectors = to_host(STREAM.head.class_vectors).astype(np.float64)
 
-    def log_probs(x):
-        logits = STREAM.head.logit_scale * x @ vectors.T
-        return logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+    def log_probs(rows):
+        logits = STREAM.head.logit_scale * rows @ vectors.T
+        return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
-    def likeness(x, y, sharpness):
-        overlap = np.exp(log_probs(x) / 2) @ np.exp(log_probs(y) / 2)
-        return np.exp(-sharpness * (1 - x @ y)) * overlap**2
+    def likeness(rows, keys, sharpness):
+        overlap = np.exp(log_probs(rows) / 2) @ np.exp(log_probs(keys) / 2).T
+        return np.exp(-sharpness * (1 - rows @ keys.T)) * overlap**2
 
     def votes(keys, labels, queries, sharpness):
-        gram = np.array([[likeness(x, y, sharpness) for y in keys] for x in keys])
-        errors = np.eye(5)[labels] - np.exp([log_probs(x) for x in keys])
-        weights = np.linalg.inv(gram + DOUBT * np.eye(len(keys))) @ errors
-        return STRENGTH * np.array([[likeness(x, y, sharpness) for y in keys] for x in queries]) @ weights
+        errors = np.eye(5)[labels] - np.exp(log_probs(keys))
+        weights = np.linalg.inv(likeness(keys, keys, sharpness) + DOUBT * np.eye(len(keys))) @ errors
+        return STRENGTH * likeness(queries, keys, sharpness) @ weights
 
     def fit(sharpness):
         """Return the log-likelihood of the corrections, each predicted by the others."""
         total = 0.0
-        for row, key in enumerate(keys):
+        for row in range(corrected):
             others = np.arange(corrected) != row
-            logits = log_probs(key) + votes(keys[others], labels[others], [key], sharpness)[0]
+            key = keys[[row]]
+            logits = (log_probs(key) + votes(keys[others], labels[others], key, sharpness))[0]
             total += np.log(np.exp(logits)[labels[row]] / np.exp(logits).sum() + 1e-6)
         return total
 

@@ -319,6 +319,7 @@ def small(tmp_path_factory):
     return load_encoder(f"local:{folder}", "cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.untraced  # the tests above cover the same lines
 @pytest.mark.parametrize(
     ("law", "name"),

@@ -107,6 +107,7 @@ def test_dota_answers_nearly_as_with_one_covariance_per_class(classes, seed, ref
     assert np.mean(ours.argmax(axis=1) == theirs.argmax(axis=1)) >= 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "theirs", "fewest"),
     [
@@ -168,6 +169,7 @@ def test_boosted_answers_are_the_formula_for_any_settings_and_any_cut(extra, set
     np.testing.assert_allclose(logits, expected, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["oga", "sca", "bca"])
 def test_answers_to_real_features_are_those_of_the_authors_procedure(method):
     path = Path(__file__).parents[3] / "shared/clip/oxford_pets.safetensors"
