@@ -22,7 +22,7 @@ def demo(
         "acclimate-demo"
     ),
 ) -> None:
-    """Adapt the bundled model to recorded images, then to drawn pictures, zero-shot beside, with a report."""
+    """Watch the bundled model adapt to recorded and to drawn images, and write a report."""
     from importlib.resources import files
     from zipfile import ZipFile
 
