@@ -33,16 +33,3 @@ def test_every_state_of_an_exchange_is_counted(parts):
     paper = parts[1]
     assert [paper.states_moved(shards) for shards in (1, 2, 8, 9)] == [1, 2 + 1 + 2, 8 + 1 + 8, 8 + 1 + 2 + 1 + 9]
     assert [paper.levels(shards) for shards in (1, 2, 8, 9, 64, 65)] == [0, 1, 1, 2, 2, 3]
-
-
-def test_figures_are_read_as_they_were_written(parts, tmp_path):
-    figures, _ = parts
-    some = figures.Figures()
-    some.add("chain", "samples/s", 12.5, method="tda", classes=10)
-    some.add("whole", "images/s", 3, stream="classify, 1 core")
-    some.write(tmp_path / "some.csv")
-    again = figures.Figures.read(tmp_path / "some.csv")
-    assert again.all == some.all
-    assert again.value("chain", "samples/s", method="tda") == 12.5
-    with pytest.raises(LookupError, match="0 figures"):
-        again.value("chain", "samples/s", method="dota")

@@ -294,36 +294,6 @@ def test_processes_change_nothing_but_the_times(paths, tmp_path):
     assert len(lines[0]) == len(plan.tasks) * 3
 
 
-def test_a_method_joins_a_board_without_running_the_others_again(paths, tmp_path):
-    plan = plan_board(paths, VARIANTS[:1], ["seed"], orders=2, passes=2)
-    board, plan = begin(paths, plan)
-    plan.run(keep=board.add)
-    board.save(tmp_path)
-    before = dict(board.rows)
-    plan = plan_board(paths, VARIANTS, ["seed"], orders=2, passes=2)
-    added = Board.read(tmp_path)
-    plan = add_to_board(added, plan)
-    assert {each.title for task in plan.tasks for each in task.keywords["variants"]} == {"dota"}
-    plan.run(keep=added.add)
-    assert {key: row for key, row in added.rows.items() if key in before} == before  # times included
-    together, plan = begin(paths, plan_board(paths, VARIANTS, ["seed"], orders=2, passes=2))
-    plan.run(keep=together.add)
-    without_times = [
-        {key: {**row, "us": 0, "set_us": 0} for key, row in each.rows.items()} for each in (added, together)
-    ]
-    assert without_times[0] == without_times[1]
-    assert add_to_board(added, plan_board(paths, VARIANTS, ["seed"], orders=2, passes=2)).tasks == ()
-
-
-def test_a_stopped_board_is_finished_before_others_join(paths):
-    board, plan = begin(paths, plan_board(paths, VARIANTS[:1], ["seed"], orders=2, passes=2))
-    board.add(plan.tasks[0]())
-    rest = add_to_board(board, plan_board(paths, VARIANTS[:1], ["seed"], orders=2, passes=2))
-    assert [task.keywords["order"] for task in rest.tasks] == ["seed:1", "seed:0", "seed:1"]
-    with pytest.raises(InputError, match="the board lacks runs of tda; finish it first"):
-        add_to_board(board, plan_board(paths, VARIANTS[1:], ["seed"], orders=2, passes=2))
-
-
 def test_other_runs_are_refused(paths, tmp_path):
     plan = plan_board(paths, VARIANTS[:1], ["seed"], orders=2, passes=2)
     board, plan = begin(paths, plan)

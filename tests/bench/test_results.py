@@ -54,14 +54,6 @@ def test_a_stream_knows_how_many_images_were_skipped(stream):
     assert results_of(replace(stream, skipped=3))[1].n_skipped == 3
 
 
-def test_two_runs_give_the_same_results_but_for_their_cost(stream):
-    first, second = (
-        [replace(result, cost={}) for result in results_of(stream, ("seed:1", "seed:2"))] for _ in range(2)
-    )
-    assert first == second
-    assert [result.method for result in first] == ["zero-shot", "tda"]
-
-
 def test_the_baseline_is_zero_shot_in_the_same_order(stream):
     zero_shot, tda = results_of(stream, ["seed:1"])
     assert zero_shot.baseline == tda.baseline

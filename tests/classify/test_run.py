@@ -550,18 +550,6 @@ def test_formats_that_are_unknown_or_need_a_package(tmp_path, monkeypatch):
         ResultFile(tmp_path / "x.parquet", 1)
 
 
-def test_other_views_are_not_continued(make, encoder, tmp_path):
-    def classifier(views):
-        return Classifier(LABELS, encoder, views=views, batch_size=8, cache=tmp_path / "cache")
-
-    make("whole.csv", classifier=classifier(2)).run()
-    make("x.csv", classifier=classifier(2), stop=lambda: True).run()
-    with pytest.raises(InputError, match="its number of views was 2, not 4"):
-        make("x.csv", classifier=classifier(4)).run(resume=True)
-    make("x.csv", classifier=classifier(2)).run(resume=True)
-    assert (tmp_path / "work" / "x.csv").read_bytes() == (tmp_path / "work" / "whole.csv").read_bytes()
-
-
 @pytest.mark.parametrize("passes", [1, 2])
 def test_stopped_without_an_output_the_state_is_kept(make, tmp_path, passes):
     final = []

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from acclimate import create, evaluate, load_state, read_stream, refine
+from acclimate import create, evaluate, read_stream, refine
 from acclimate.bench.orders import stream_order
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.stream import write_stream
@@ -18,22 +18,6 @@ from acclimate.stream import write_stream
 def test_a_method_that_needs_views_is_refused_without(invoke, stream_file, method):
     error = invoke("run", stream_file, "--method", method, exit_code=2).stderr
     assert error.startswith(f"error: the method '{method}' needs several views per image")
-
-
-def test_methods_whose_state_is_sums(invoke, stream_file, tmp_path):
-    output = invoke(
-        *("run", stream_file, "--method", "dota", "--method", "prior", "--set", "rate=0.03", "--json", "out.json")
-    ).stdout.partition("\n\n")[0]
-    assert [line.split()[1] for line in output.splitlines()[1:]] == ["zero-shot", "dota", "prior"]
-    dota, prior = json.loads((tmp_path / "out.json").read_text())
-    assert (dota["settings"], dota["config"]["rate"], prior["settings"]) == ("custom", 0.03, "paper")
-    assert set(dota["learnt"]) == {"samples", "degrees from text"}
-    assert set(prior["learnt"]) == {"samples", "share"}
-    page = invoke("tables", "out.json").stdout
-    assert "| zero-shot |" in page
-    assert "| dota, rate 0.03 |" in page
-    invoke("run", stream_file, "--method", "prior", "--save-state", "prior.safetensors")
-    assert load_state(tmp_path / "prior.safetensors").samples_seen == 400
 
 
 def test_two_passes(invoke, stream_file, tmp_path):

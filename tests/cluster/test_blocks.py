@@ -2,21 +2,17 @@
 
 import sys
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from acclimate.arrays import is_tensor
-from acclimate.classify.summary import Summary
-from acclimate.cluster.adapting import ClusterJob, LearntState, adapt, answer_block_again, merge, on_device, write_block
+from acclimate.cluster.adapting import ClusterJob, LearntState, adapt, on_device
 from acclimate.cluster.cluster_options import ClusterOptions
 from acclimate.cluster.encoding import EncodeBlocks, EncoderSetup, block_rows, encoded_batches
 from acclimate.cluster.output_folder import COMPLETE, FEATURES, ROWS, OutputFolder
 from acclimate.errors import MissingExtraError, ModelError, StateError
-from acclimate.methods import state_to_bytes
-from acclimate.predict import second_answers
 
 EVERY = 40
 
@@ -32,25 +28,6 @@ def encoded(bench, setup=None, first=0):
 def job_of(bench, classifier):
     out = OutputFolder(bench.folder / "out")
     return ClusterJob(classifier.head, classifier.gates, 0, True, 3, 0.0, keep=True, out=out, about={"acclimate": "{}"})
-
-
-def test_a_stream_block_by_block_is_the_stream(bench):
-    rows, summary, adapter = bench.alone("tda")
-    classifier = bench.classifier("tda")
-    job = job_of(bench, classifier)
-    learnt = LearntState(classifier.adapter, [])
-    kept = []
-    mine = Summary()
-    for number, block in enumerate(encoded(bench)):
-        learnt, answered = adapt(job, learnt, number, block)
-        mine.update(write_block(job, number, answered))
-        kept.append(job.out.read_features(number, (16,)))
-    assert state_to_bytes(learnt.adapter) == state_to_bytes(adapter)
-    assert (mine.images, mine.answered, mine.reasons) == (summary.images, summary.answered, summary.reasons)
-    answers = second_answers(learnt.adapter, np.concatenate(kept), 3)
-    for number, features in enumerate(kept):
-        answer_block_again(job, number, list(islice(answers, len(features))))
-    assert bench.rows() == rows
 
 
 def test_adapters_adapt_on_the_chosen_device(bench):
@@ -75,15 +52,6 @@ def test_a_gpu_needs_pytorch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match="--adapter-gpus"):
         on_device("cuda")
-
-
-def test_shards_merge(bench):
-    *_, adapter = bench.alone("tda", passes=1)
-    classifier = bench.classifier("tda")
-    job = job_of(bench, classifier)
-    start = LearntState(classifier.adapter, [])
-    afters = [adapt(job, start, number, block)[0] for number, block in enumerate(encoded(bench))]
-    assert merge(start, *afters).adapter.entries() == adapter.entries()
 
 
 def test_a_frozen_classifier_has_no_new_state(bench):

@@ -283,29 +283,6 @@ def test_a_kill_at_any_moment_leaves_the_old_file_or_the_new_one(tmp_path):
     assert seen <= {10, 400}
 
 
-def test_merging_shards_gives_the_cache_of_the_whole(stream):
-    whole = TDA(stream.head)
-    whole.step(stream.features)
-    shards = []
-    for name, part in (("first", slice(0, 150)), ("second", slice(150, 400))):
-        shards.append(TDA(stream.head, origin=name))
-        shards[-1].step(stream.features[part])
-    merged = merge_states(shards)
-    assert merged.samples_seen == 400
-    for name, values in merge_states([whole]).dump().items():
-        if not name.endswith("ids"):  # the shards counted for themselves
-            np.testing.assert_allclose(merged.dump()[name], values, atol=1e-5)
-
-
-def test_merging_leaves_its_inputs_alone(stream):
-    one, other = (TDA(stream.head) for _ in range(2))
-    one.step(stream.features[:200])
-    other.step(stream.features[200:])
-    before = one.dump()
-    merge_states([one, other]).step(stream.features)
-    assert all(np.array_equal(values, before[name]) for name, values in one.dump().items())
-
-
 def test_states_that_cannot_be_merged_are_refused(stream):
     one = TDA(stream.head)
     with pytest.raises(InputError, match="nothing to merge"):
@@ -320,18 +297,6 @@ def test_a_frozen_adapter_is_saved_frozen(adapter, tmp_path):
     adapter.freeze()
     save_state(adapter, tmp_path / "s.safetensors")
     assert load_state(tmp_path / "s.safetensors").frozen
-
-
-@pytest.mark.parametrize("method", ["dota", "prior", "sca"])
-def test_sums_of_one_origin_cannot_be_merged_twice(stream, method):
-    one, other = (acclimate.create(method, stream.head, origin=name) for name in ("a", "b"))
-    for each in (one, other):
-        each.step(stream.features)
-    assert merge_states([one, other]).seen == {"a": 400, "b": 400}
-    with pytest.raises(InputError, match="2 of these hold samples of the origin 'a', which would count twice"):
-        merge_states([one, one])
-    with pytest.raises(InputError, match="origin 'b'"):
-        merge_states([merge_states([one, other]), other])
 
 
 @pytest.mark.parametrize("method", ["dota", "prior", "tda", "onzeta", "oga", "bca", "sca", "dmn", "free-tta"])

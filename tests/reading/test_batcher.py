@@ -236,17 +236,6 @@ def in_order(futures):
     return ended
 
 
-def test_the_backlog_of_one_client_does_not_delay_another(start, watched, pictures):
-    batcher = start(batch=2, workers=1)
-    watched.gate.clear()
-    backlog = [batcher.submit(pictures, client="a") for _ in range(2)]
-    single = batcher.submit(pictures[:1], client="b")
-    ended = in_order([single, *backlog])
-    watched.gate.set()
-    assert [len(future.result(180).features) for future in (single, *backlog)] == [1, 12, 12]
-    assert ended[0] is single
-
-
 def test_few_images_are_prepared_before_they_are_encoded(start, watched, pictures):
     batcher = start(batch=2, workers=2)
     watched.gate.clear()
@@ -273,18 +262,6 @@ def test_batches_of_a_slow_encoder_are_small(watched, monkeypatch, pictures):
     batcher.submit(pictures).result(180)
     batcher.close()
     assert max(watched.sizes) <= 2
-
-
-def test_a_client_never_has_all_decoders(start, watched, pictures):
-    batcher = start(workers=3)
-    slow = encoded(draw("red", 1, SLOW_SIZE))
-    watched.slow.clear()
-    held = batcher.submit([slow] * 5, client="a")
-    batcher.submit(pictures[:1], client="b").result(180)
-    assert [image.request.client for image in batcher._received.decoding] == ["a", "a"]
-    assert held.cancel()
-    assert batcher.waiting == 0
-    watched.slow.set()
 
 
 def test_a_queue_per_client_and_room_for_all(start, watched, pictures):

@@ -1,8 +1,6 @@
 """Nobody waits for what others ask for: management, metrics and lists beside slow streams and long lists of labels."""
 
 import base64
-import json
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
@@ -223,31 +221,6 @@ def test_a_request_may_bring_fewer_labels_than_a_stream_has(client, pictures):
     answer = client.post("/classify", json=task(pictures[0], [f"kind {i}" for i in range(501)]))
     assert answer.status_code == 422
     assert "2 to 500 labels" in answer.json()["error"]["message"]
-
-
-def send(client, path, body):
-    """Send a request without waiting for the answer; return the connection."""
-    content = json.dumps(body).encode()
-    line = socket.create_connection((client.base_url.host, client.base_url.port), 180)
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    line.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
-    return line
-
-
-@pytest.mark.parametrize("path", ["/classify", "/v1/streams"])
-def test_labels_of_clients_that_have_gone_are_not_encoded(client, pictures, held, path):
-    labels = [f"kind {i}" for i in range(500)]
-    body = task(pictures[0], labels) if path == "/classify" else {"name": "new", "labels": labels}
-    held.texts.clear()
-    held.began.clear()
-    with send(client, path, body):
-        assert held.began.wait(180)
-    wait_until(lambda: not client.gate.running)  # the service has noticed that the client has gone
-    held.texts.set()
-    answer = client.post("/classify", json=task(pictures[0], ["cat", "dog"]))
-    assert len(answer.json()) == 2
-    assert len(held.batches) <= 4  # the one that was running, and the last, are 2 of 17
-    assert client.get("/v1/streams/new").status_code == 404
 
 
 def test_a_thousand_streams_are_listed_from_memory(client, monkeypatch):

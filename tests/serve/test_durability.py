@@ -94,23 +94,6 @@ def test_a_disk_that_is_full_at_creation_leaves_nothing(start, tmp_path):
     streams.create("shop", LABELS, skip_duplicates=False)
 
 
-def test_a_batch_that_fails_to_be_learnt_is_not_in_the_file(start, after_a_kill, images, monkeypatch):
-    stream = start().create("shop", LABELS, skip_duplicates=False)
-    stream.classify(images[:5])
-    state = stream.state_bytes()
-
-    def fail(*arguments, **options):
-        raise MemoryError("no room")
-
-    monkeypatch.setattr(stream.learner.adapter, "respond", fail)
-    with pytest.raises(MemoryError):
-        stream.classify(images[5:7])
-    monkeypatch.undo()
-    assert after_a_kill().get("shop").state_bytes() == stream.state_bytes() == state
-    assert stream.classify(images[5:7])[0].id == 5
-    assert after_a_kill().get("shop").state_bytes() == stream.state_bytes()
-
-
 def test_a_batch_that_fails_half_way_is_not_learnt_at_all(start, after_a_kill, images, monkeypatch):
     """A method that settles every few samples learns a request in pieces; if one fails, none counts."""
     stream = start().create("shop", LABELS, skip_duplicates=False, method="dota", settings={"refresh": 4})

@@ -50,15 +50,6 @@ def test_answers_are_those_of_the_classifier_and_nothing_is_learnt(serve, defaul
         assert client.get("/v1/streams/shop/learnt").json()["columns"]["shots"]
 
 
-def test_a_restart_needs_no_file(start, after_a_kill, defaults, pictures):
-    stream = start().create("shop", **defaults)
-    (first,) = stream.classify(pictures[:1])
-    again = after_a_kill().get("shop")
-    (answer,) = again.classify(pictures[:1])
-    assert answer.top == first.top
-    assert again.describe()["broken"] is None
-
-
 def test_learned_prompts_survive_a_restart(start, after_a_kill, tiny_clip, photos, pictures, tmp_path):
     clip = load_encoder(f"local:{tiny_clip}", "cpu")
     classifier = Classifier(COLOURS, clip, method="coop", cache=False, epochs=1, context_tokens=2)
