@@ -28,7 +28,7 @@ COLUMNS: dict[str, type] = {
     "group_score": float,
     "unsure": bool,
     "true_label": str,
-    "correct_label": str,  # the correction made with `acclimate correct`; None in a prediction
+    "correct_label": str,
     "none_score": float,
     "online_label": str,
     "online_score": float,
@@ -84,6 +84,7 @@ class Prediction:
         unsure: True if the score is below the threshold that was asked for.
         taken: time at which the image was taken, as ISO 8601 in the camera's time; None if it does not say.
         group: the best group of labels, by the sum of their scores; None where labels have no groups.
+        correct_label: the label that a person has given the image, whatever the answer; None for most.
 
     Examples:
         >>> from acclimate import Classifier
@@ -107,6 +108,7 @@ class Prediction:
     unsure: bool = False
     taken: str | None = None
     group: Answer | None = None
+    correct_label: str | None = None
 
     @property
     def label(self) -> str:
@@ -145,6 +147,7 @@ class Prediction:
             "folder": readable_name(self.name).rpartition("/")[0] or ".",
             "taken": self.taken,
             "true_label": self.truth,
+            "correct_label": self.correct_label,
             "index": self.index,
             "error": self.error,
         }
@@ -190,6 +193,7 @@ class Predictions(Sequence[Prediction]):
         truths: B true labels; None for those not known.
         taken: B times at which the images were taken; None for those that do not say.
         groups: B best groups of labels; None where labels have no groups.
+        corrected: B labels that a person has given the images; None for most.
         start: position of the first image in the stream.
     """
 
@@ -211,6 +215,7 @@ class Predictions(Sequence[Prediction]):
     truths: Sequence[str | None] = ()
     taken: Sequence[str | None] = ()
     groups: Sequence[Answer | None] = ()
+    corrected: Sequence[str | None] = ()
     start: int = 0
 
     @classmethod
@@ -265,6 +270,7 @@ class Predictions(Sequence[Prediction]):
             truths=[None] * count,
             taken=[None] * count,
             groups=[None] * count,
+            corrected=[None] * count,
         )
 
     @classmethod
@@ -309,6 +315,7 @@ class Predictions(Sequence[Prediction]):
             truths=[record["true_label"] or None for record in records],
             taken=[record["taken"] or None for record in records],
             groups=[Answer(x["group"], float(x["group_score"])) if x["group"] else None for x in records],
+            corrected=[record["correct_label"] or None for record in records],
             start=int(records[0]["index"]),
         )
 
@@ -326,6 +333,7 @@ class Predictions(Sequence[Prediction]):
             truths=true_labels(self.labels, batch.truths),
             taken=batch.taken or [None] * len(batch.names),
             groups=[None] * len(batch.names),
+            corrected=[None if row < 0 else self.corrected[row] for row in rows],
             start=batch.start,
         )
 
@@ -403,6 +411,7 @@ class Predictions(Sequence[Prediction]):
             self.unsure.tolist(),
             self.taken,
             self.groups,
+            self.corrected,
             strict=True,
         )
         return [Prediction(*row) for row in columns]
@@ -449,7 +458,9 @@ def adapt_batch(
         refused=refused,
         none=none_scores(adapter, evidence, gates),
     )
-    return found.among(batch), evidence
+    told = adapter.corrections.knows(evidence)
+    labels = [found.labels[best] if known else None for best, known in zip(found.classes[:, 0], told, strict=True)]
+    return replace(found, corrected=labels).among(batch), evidence
 
 
 def float16_features(evidence: Evidence) -> HostArray:

@@ -63,6 +63,7 @@ class Accuracy(NamedTuple):
     right: int  # right adapted answers
     gained: int  # answers that are right after adapting only
     lost: int  # answers that are right before adapting only
+    left_out: int = 0  # images beside these that a person has corrected
 
     @property
     def right_before(self) -> int:
@@ -87,8 +88,9 @@ class Accuracy(NamedTuple):
         low, high = paired_difference(self.gained, self.lost, self.known)
         points = 100 * (self.gained - self.lost) / self.known
         parts.append(f"difference {points:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})")
+        without = f", without {count(self.left_out, 'corrected one')}" if self.left_out else ""
         few = " So few images say little." if self.known < FEW_IMAGES else ""
-        return f"Accuracy on {count(self.known, 'image')}: {', '.join(parts)}.{few}"
+        return f"Accuracy on {count(self.known, 'image')}{without}: {', '.join(parts)}.{few}"
 
 
 def score_text(score: float) -> str:
@@ -129,7 +131,8 @@ class Summary:
     # Random images by answer: [index, score, True unless known to be wrong]
     examples: dict[str, Heap] = field(default_factory=dict)
 
-    # Images that could be read and whose true label is known:
+    # Images that could be read and whose true label is known, without those that a person has corrected:
+    left_out: int = 0  # the corrected ones
     truths: Counter[str] = field(default_factory=Counter)  # images by true label
     judged: Counter[str] = field(default_factory=Counter)  # images by adapted answer
     right: Counter[str] = field(default_factory=Counter)  # right adapted answers by label
@@ -157,7 +160,7 @@ class Summary:
         """The accuracy before and after adapting."""
         right = self.right.total()
         lost = self.right_before.total() - right + self.gained
-        return Accuracy(self.truths.total(), right, self.gained, lost)
+        return Accuracy(self.truths.total(), right, self.gained, lost, self.left_out)
 
     def extend(self, predictions: Iterable[Prediction]) -> None:
         """Count more predictions."""
@@ -195,6 +198,9 @@ class Summary:
             self._push(self.most_changed, prediction.score + zero_shot.score - 1.0, record, SHOWN)
         if (truth := prediction.truth) is None:
             return
+        if prediction.correct_label is not None:
+            self.left_out += 1
+            return
         right = prediction.label == truth
         was_right = zero_shot.label == truth
         self.truths[truth] += 1
@@ -224,7 +230,16 @@ class Summary:
         for heap, new, most in heaps:
             for rank, position, record in new:
                 self._push(heap, rank, record, most, position)
-        for name in ("images", "unsure", "unsure_none", "changed", "changed_online", "changed_again", "gained"):
+        for name in (
+            "images",
+            "unsure",
+            "unsure_none",
+            "changed",
+            "changed_online",
+            "changed_again",
+            "gained",
+            "left_out",
+        ):
             setattr(self, name, getattr(self, name) + getattr(block, name))
         for name in COUNTED:
             getattr(self, name).update(getattr(block, name))
