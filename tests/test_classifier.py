@@ -202,13 +202,33 @@ def test_the_answer_for_images_without_a_label_is_no_label(tmp_path):
     assert classifier.labels == ("cat", "dog")
 
 
-def test_a_state_of_another_model_or_label_list_is_refused(classifier, encoder, paths, tmp_path):
+def test_a_state_of_another_model_or_other_prompts_is_refused(classifier, encoder, paths, tmp_path):
     classifier(paths[:5])
     classifier.save(tmp_path / "s.safetensors")
-    with pytest.raises(StateError, match="5 classes against 4"):
-        Classifier(LABELS[:4], encoder, cache=tmp_path).load(tmp_path / "s.safetensors")
+    with pytest.raises(StateError, match="5 classes against 2"):
+        Classifier(["fox", "owl"], encoder, cache=tmp_path).load(tmp_path / "s.safetensors")
     with pytest.raises(StateError, match=r"the class vectors differ \(another model or other prompts\)"):
         Classifier(LABELS, encoder, templates="the large {}", cache=tmp_path).load(tmp_path / "s.safetensors")
+    with pytest.raises(StateError, match="rounds 2 against 1"):
+        Classifier(LABELS[::-1], encoder, cache=tmp_path, rounds=1).load(tmp_path / "s.safetensors")
+
+
+def test_a_state_follows_labels_that_changed(classifier, encoder, paths, tmp_path):
+    classifier(paths[:30])
+    classifier.correct(paths[0], "cat")
+    classifier.correct(paths[1], "dog")
+    classifier.save(tmp_path / "s.safetensors")
+    other = Classifier(["fox", *LABELS[3::-1]], encoder, cache=tmp_path)
+    with pytest.warns(UserWarning, match=r"the labels have changed since .*; new: fox; gone: dog\. What was learnt"):
+        other.load(tmp_path / "s.safetensors")
+    assert other.labels == ("fox", *LABELS[3::-1])
+    assert np.array_equal(other.adapter.learnt()["samples"], [0.0, *classifier.adapter.learnt()["samples"][3::-1]])
+    assert [each.label for each in other.corrections] == ["cat"]
+    assert other(paths[0])[0]["label"] == "cat"
+    shuffled = Classifier(LABELS[::-1], encoder, cache=tmp_path)
+    with pytest.warns(UserWarning, match="their order is another"):
+        shuffled.load(tmp_path / "s.safetensors")
+    assert shuffled(paths[2], adapt=False) == classifier(paths[2], adapt=False)
 
 
 def test_labels_come_and_go(classifier, paths):

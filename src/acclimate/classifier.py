@@ -15,6 +15,7 @@ from acclimate.arrays import HostArray, to_host
 from acclimate.encoders import BUNDLED, Encoder, Precision, as_encoder
 from acclimate.errors import ImageError, InputError, as_words, nearest
 from acclimate.evidence import Head
+from acclimate.files import read_snapshot
 from acclimate.methods import (
     DEFAULT_METHOD,
     MODEL,
@@ -27,6 +28,7 @@ from acclimate.methods import (
     fit_note,
     load_fitted,
     load_with_notes,
+    read_head,
     require,
     save_state,
 )
@@ -461,10 +463,36 @@ class Classifier:
         save_state(self.adapter, path, self.notes)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Continue from a state file; one of other labels, prompts, model or settings is refused."""
-        self.adapter, notes = load_with_notes(path, like=self.adapter)
+        """Continue from a state file; one of other prompts, model or settings is refused.
+
+        Where the labels have changed since, what was learnt of those that remain is kept, with the corrections to them;
+        a warning says what changed.
+        """
+        head = read_head(*read_snapshot(path), path)
+        changed = head.class_names != self.labels and self._is_like(head)
+        like = type(self.adapter)(head, text=self.adapter.text, **self.adapter.settings) if changed else self.adapter
+        adapter, notes = load_with_notes(path, like=like)
+        if changed:
+            found = {"new": set(self.labels) - {*head.class_names}, "gone": {*head.class_names} - set(self.labels)}
+            named = "".join(f"; {what}: {', '.join(sorted(each)[:10])}" for what, each in found.items() if each)
+            about = named or "; their order is another"
+            warnings.warn(f"the labels have changed since {path}{about}. What was learnt is kept.", stacklevel=2)
+            adapter.replace_head(self.head)
+        self.adapter = adapter
         self._forget_images()
         self.about_fit = fit_note(notes)
+
+    def _is_like(self, head: Head) -> bool:
+        """Return True if a head has some of the labels, with the same vectors unless they are broad."""
+        shared = [name for name in self.labels if name in head.class_names]
+        alike = [name for name in shared if name not in head.expanded and name not in self.head.expanded]
+        about = ((each.dim, each.logit_scale, each.logit_bias) for each in (self.head, head))
+        if not shared or len({*about}) > 1 or self.adapter.kind == "few-shot":
+            return False
+        ours, theirs = (
+            to_host(each.class_vectors)[[each.class_names.index(name) for name in alike]] for each in (self.head, head)
+        )
+        return np.allclose(ours, theirs, atol=1e-4)
 
     def _head(self, labels: Sequence[str], progress: Progress, reject: bool) -> Head:
         head = build_head(
