@@ -85,7 +85,9 @@ def test_passes(invoke, model, photos, tmp_path):
     assert [row["score"] for row in two] != [row["online_score"] for row in two]
     invoke("classify", photos, *model, "--out", "r.csv")
     assert [dict(row) for row in rows_of((tmp_path / "r.csv").read_text())] == two
-    assert sorted(path.name for path in tmp_path.glob("r.csv*")) == ["r.csv"]
+    assert sorted(path.name for path in tmp_path.glob("r.*")) == ["r.csv", "r.csv.features", "r.state.safetensors"]
+    invoke("classify", photos, *model, "--out", "alone.csv", "--no-state")
+    assert [path.name for path in tmp_path.glob("alone.*")] == ["alone.csv"]
     frozen = invoke("classify", photos, *model, "--freeze")
     assert "at the end" not in frozen.stderr
     assert "--passes" in invoke("classify", photos, *model, "--passes", 3, exit_code=2).stderr
@@ -397,7 +399,9 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(tiny_onnx, many_ph
     assert parts.read_bytes() == whole.read_bytes()
     assert (tmp_path / f"parts{suffix}.state").read_bytes() == (tmp_path / f"whole{suffix}.state").read_bytes()
     visible = sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("parts"))
-    assert visible == [parts.name, f"{parts.name}.state"]
+    assert visible == [parts.name, f"{parts.name}.features", f"{parts.name}.state", "parts.state.safetensors"]
+    features = (path.with_name(f"{path.name}.features").read_bytes() for path in (parts, whole))
+    assert len({*features}) == 1
 
 
 def stopped(options, folder, number):

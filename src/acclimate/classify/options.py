@@ -1,7 +1,7 @@
 """The options of a classification: what may be combined, and the arguments that follow from them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,6 +10,10 @@ from acclimate.errors import LONGEST_TEXT, InputError, count
 if TYPE_CHECKING:
     from acclimate.classifier import Classifier
     from acclimate.classify.run import Classification
+
+# Options of one command, which another one does not take over
+OWN = {"out", "counts", "report", "sort_into", "sort_how", "resume", "overwrite", "workers", "checkpoint_every"}
+FILES = ("fitted", "truth", "state")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +26,7 @@ class ClassifyOptions:
         acclimate.errors.InputError: --resume, --sort-into and --counts work from results; name the file with --out.
     """
 
-    source: Sequence[str]
+    source: Sequence[str] = ()
     labels: str | None = None  # separated by commas, or a file; None if the fitted file has them
     model: str = "bundled"
     out: Path | str | None = None  # a file; on a cluster a folder, or its URL
@@ -44,6 +48,7 @@ class ClassifyOptions:
     skip_duplicates: bool | None = None  # None to skip them where a camera may stand still
     passes: int | None = None
     state: Path | str | None = None
+    no_state: bool = False
     origin: str | None = None
     freeze: bool = False
     truth: Path | None = None
@@ -62,12 +67,32 @@ class ClassifyOptions:
     decoder: str = "auto"
     checkpoint_every: float = 10.0
 
+    def begun(self) -> dict[str, Any]:
+        """Return the options that a command which continues the run takes over, as JSON can hold them."""
+        given = {name: getattr(self, name) for name, default in self._defaults().items()}
+        given = {name: value for name, value in given.items() if value != self._defaults()[name]}
+        return {name: str(value) if name in FILES else value for name, value in given.items()}
+
+    def continued(self) -> "ClassifyOptions":
+        """Return the options with those of the run that they continue, where they do not say otherwise."""
+        begun = run_options(Path(self.out)) if self.resume and self.out is not None else {}
+        open_ones = [name for name, default in self._defaults().items() if getattr(self, name) in (default, [])]
+        taken: dict[str, Any] = {name: begun[name] for name in open_ones if name in begun}
+        return replace(self, **taken | {name: Path(taken[name]) for name in FILES if name in taken})
+
+    def _defaults(self) -> dict[str, Any]:
+        return {each.name: each.default for each in fields(self) if each.name not in OWN}
+
     def check(self) -> None:
         """Refuse options that contradict each other, with an `InputError` that says what to do; reads no file."""
         from acclimate.classify.counts import parse_counts
 
         around = [] if self.sort_into is None else [self.sort_into.resolve(), *self.sort_into.resolve().parents]
         refusals = (
+            (
+                not self.source,
+                "name the images: a folder, files or a list; --resume takes them from the run that it continues.",
+            ),
             (
                 self.out is None and (self.resume or self.sort_into is not None or self.counts is not None),
                 "--resume, --sort-into and --counts work from results; name the file with --out.",
@@ -120,16 +145,17 @@ class ClassifyOptions:
         """Refuse files that cannot be written, --freeze without a state, and results that would be replaced."""
         from acclimate.classify.outputs import ResultFile
         from acclimate.classify.sorting import moved_images
-        from acclimate.files import check_writable
+        from acclimate.files import check_writable, read_snapshot
 
-        for path in (self.out, self.state, self.report):
+        output = None if self.out is None else ResultFile(Path(self.out), self.top_k)
+        record = output.state if output and not self.no_state else None
+        for path in (self.out, self.state, self.report, record):
             if path is not None:
                 check_writable(Path(path))
         if self.freeze and self.state is not None and not Path(self.state).exists():
             raise InputError(f"--freeze answers from a state, and there is none at {self.state}.")
-        if self.out is None:
+        if output is None:
             return
-        output = ResultFile(Path(self.out), self.top_k)
         exists = output.path.exists()
         incomplete = output.checkpoint.is_file()
         if self.overwrite and exists and not incomplete and (moved := moved_images(output.path)):
@@ -140,6 +166,13 @@ class ClassifyOptions:
         if not (self.resume or self.overwrite) and (exists or incomplete):
             how = "--resume to continue it, or " if incomplete else ""
             raise InputError(f"{self.out} exists; pass {how}--overwrite to replace it.")
+        if record and record.is_file() and not self.resume and Path(self.state or "") != record:
+            taught = len(read_snapshot(record)[0].get("corrections.ids", ()))
+            if taught:
+                raise InputError(
+                    f"{record} has {count(taught, 'correction')}, which would be lost; start from it with --state "
+                    f"{record}, choose another --out, or delete it."
+                )
 
     def classifier_arguments(self) -> dict[str, Any]:
         """Return the arguments of `Classifier` that the options give as they are."""
@@ -199,3 +232,15 @@ class ClassifyOptions:
             "Python": platform.python_version(),
         }
         return {name: value for name, value in described.items() if value is not None}
+
+
+def run_options(results: Path) -> Mapping[str, Any]:
+    """Return the options that the run of some results was begun with; {} if they were not kept."""
+    from acclimate.classify.outputs import ResultFile
+    from acclimate.classify.run import OPTIONS
+    from acclimate.files import read_snapshot
+
+    output = ResultFile(results, 1)
+    kept = next(filter(Path.is_file, (output.checkpoint, output.state)), None)
+    found = {} if kept is None else read_snapshot(kept)[1].get("notes", {}).get(OPTIONS, {})
+    return found if isinstance(found, dict) else {}

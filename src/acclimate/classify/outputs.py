@@ -143,7 +143,7 @@ def _cells(record: Mapping[str, Any]) -> dict[str, Any]:
 def read_results(path: Path) -> list[dict[str, Any]]:
     """Read the records of complete results, as `Prediction.to_record` makes them; numbers of csv are text."""
     if ResultFile(path, 1).checkpoint.is_file():
-        raise InputError(f"{path} is incomplete; complete it with `acclimate classify ... --resume` first.")
+        raise InputError(f"{path} is incomplete; complete it with `acclimate classify --resume --out {path}` first.")
     try:
         if path.suffix.lower() == ".parquet":
             import pyarrow.parquet as pq
@@ -192,7 +192,8 @@ class ResultFile:
         self.path = path
         self.lines = path.with_name(f"{path.name}.partial.jsonl") if suffix in CONVERTED else path
         self.checkpoint = path.with_name(f"{path.name}.checkpoint")  # exists while the results are incomplete
-        self.features = path.with_name(f"{path.name}.features")  # exists until a second pass is complete
+        self.features = path.with_name(f"{path.name}.features")  # features of the images that could be read
+        self.state = path.with_suffix(".state.safetensors")  # what a complete run has learnt, and its options
         self._table_columns = csv_columns(top_k)
         self._columns = self._table_columns if suffix == ".csv" else []
         self._style = CsvStyle(mark=MARK if bom else "")
@@ -301,12 +302,13 @@ class ResultFile:
         with writing(self.path, hint=HINT):
             return sync(self.lines)
 
-    def finish(self) -> None:
+    def finish(self, keep_features: bool = False) -> None:
         """Complete the file, and remove the checkpoint."""
         if self.again.lines.exists():
             with writing(self.path, hint=HINT):
                 replace_file(self.again.lines, self.lines)
-        self.features.unlink(missing_ok=True)
+        if not keep_features:
+            self.features.unlink(missing_ok=True)
         self.sync()
         if self.lines != self.path:
             with writing(self.path, hint=HINT), open(self.lines, encoding="utf-8") as file:

@@ -39,6 +39,7 @@ from acclimate.predict import (
 from acclimate.reading.walk import OnError, precision_of
 from acclimate.sources.source import Sample, can_be_read, file_sample
 
+OPTIONS = "options"  # note of a state: what its run was begun with
 Emit = Callable[[Sequence[Prediction], bool], None]  # predictions, and True if their answers are final
 
 
@@ -63,6 +64,7 @@ class Checkpoint:
         summary: counts over the predictions.
         digest: digest of the results; "" on a cluster.
         kept: rows of an earlier run that come first.
+        options: what the run was begun with, for the command that continues it.
     """
 
     adapter: Adapter
@@ -73,6 +75,7 @@ class Checkpoint:
     summary: Summary
     digest: str = ""
     kept: Kept = field(default_factory=Kept)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def notes(self) -> dict[str, Any]:
@@ -150,6 +153,8 @@ class Classification:
     passes: int = 2  # 2 to answer all images again at the end, where that changes an answer
     on_error: OnError = "skip"  # "skip" lists unreadable images in the output, "raise" stops with a RunError
     state: Path | None = None  # file for what was learnt, written at the end; without an output also when stopped
+    record: bool = False  # keep what was learnt, the features and the options beside the output, for later commands
+    options: Mapping[str, Any] = field(default_factory=dict)  # what the run was begun with, as JSON can hold it
     checkpoint_every: float = 10.0  # seconds between two checkpoints
     stop: Callable[[], bool] = lambda: False  # called after every batch; True stops the run
     # Called when all images are done, with the names of those it did not give: waits for more; none end the run.
@@ -188,10 +193,14 @@ class Classification:
             if rows is not None and features is not None and (finished or self.output is None):
                 finished = self._second_pass(rows, features) and finished
         # The state of a run that was stopped is in its checkpoint; one that follows a folder ends by being stopped.
-        if self.state is not None and (finished or self.output is None or self.more is not None):
+        ended = finished or self.more is not None
+        if self.state is not None and (ended or self.output is None):
             self.classifier.save(self.state)
-        if finished and self.output is not None:
-            self.output.finish()
+        if self.output is not None and ended:
+            if self.record:
+                notes = self.classifier.notes | {OPTIONS: dict(self.options)}
+                save_state(self.classifier.adapter, self.output.state, notes)
+            self.output.finish(keep_features=self.record and features is not None)
         return finished
 
     def _first_pass(self, rows: ResultFile | None, features: FeatureFile | None) -> bool:
@@ -271,6 +280,7 @@ class Classification:
             summary=self.summary,
             digest=self.output.digest,
             kept=self.kept,
+            options=self.options,
         )
         save_state(done.adapter, self.output.checkpoint, done.notes)
 

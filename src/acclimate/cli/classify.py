@@ -55,7 +55,7 @@ Encoders = Annotated[
 
 
 def classify(
-    source: arguments.Source,
+    source: arguments.Source = (),  # type: ignore[assignment]
     labels: arguments.LabelsUnlessFitted = None,
     model: arguments.Model = arguments.DEFAULT_MODEL,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Results: .csv, .jsonl, .parquet or .xlsx.")] = None,
@@ -126,6 +126,12 @@ def classify(
         Path | None,
         typer.Option(help="Start from this state if it exists, and write it back.", rich_help_panel=arguments.ADAPTING),
     ] = None,
+    no_state: Annotated[
+        bool,
+        typer.Option(
+            "--no-state", help="Keep no state beside --out to correct it with.", rich_help_panel=arguments.ADAPTING
+        ),
+    ] = False,
     origin: arguments.Origin = None,
     freeze: arguments.Freeze = False,
     skip_duplicates: arguments.SkipDuplicates = None,
@@ -162,7 +168,7 @@ def classify(
     csv in a pipe, where rows follow when their answers are final.
     """
     del plugin, max_pixels  # they took effect when they were parsed
-    _classify(ClassifyOptions(**locals()))
+    _classify(ClassifyOptions(**locals()).continued())
 
 
 def _classify(options: ClassifyOptions) -> None:
@@ -175,18 +181,21 @@ def _classify(options: ClassifyOptions) -> None:
     options.check()
     options.check_files()
     output = None if options.out is None else ResultFile(Path(options.out), options.top_k, options.bom)
+    begun = options.begun()
     state = None if options.state is None else Path(options.state)
-    starts_anew = not options.freeze and (state is None or not state.exists())
-    if options.resume and starts_anew and output and output.path.exists() and not output.checkpoint.is_file():
-        say("note: what the earlier run learnt is not in a --state; new images start from the model.", err=True)
+    start = state
+    if options.resume and output and output.path.exists() and not output.checkpoint.is_file():
+        start = state or output.state
+        if not options.freeze and not start.exists():
+            say("note: what the earlier run learnt was not kept; new images start from the model.", err=True)
     names, templates, settings = _read_task(options)
     samples = () if options.follow else arguments.list_images(options.source, options.order, names, options.fps)
     options = replace(options, order=choose_order(samples, names) if options.order == "auto" else options.order)
     classifier = _open_classifier(options, names, templates, settings, samples)
     if options.truth is not None:
         samples = with_truth(samples, options.truth, classifier.labels)
-    if state is not None and state.exists():
-        classifier.load(state)
+    if start is not None and start.exists():
+        classifier.load(start)
     options.set_up(classifier)
     if sys.stderr.isatty():
         say(_task_line(classifier, None if options.follow else len(samples)), dim=True, err=True)
@@ -203,6 +212,8 @@ def _classify(options: ClassifyOptions) -> None:
             passes=options.passes or 2,
             on_error="raise" if options.on_error == "fail" else "skip",
             state=None if options.freeze else state,
+            record=not options.no_state,
+            options=begun,
             checkpoint_every=options.checkpoint_every,
             stop=stopped,
             more=more,
@@ -292,8 +303,9 @@ def _read_task(options: ClassifyOptions) -> tuple[tuple[str, ...] | None, Any, d
     settings: dict[str, Any] = {}
     if options.fitted is None:
         settings = arguments.parse_settings(options.method or arguments.DEFAULT_METHOD, options.setting)
-        if options.state is not None:
-            settings["origin"] = Path(options.state).stem
+        named = options.state or options.out
+        if options.state is not None or isinstance(named, Path):  # a cluster writes to a folder
+            settings["origin"] = Path(str(named)).stem
     templates = arguments.read_templates(options.template) if options.template else None
     arguments.note_labels(names or (), options.model)
     return names, templates, settings
