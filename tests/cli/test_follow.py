@@ -24,22 +24,11 @@ def model(tiny_onnx):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_it_follows_a_folder_until_it_is_stopped_and_goes_on(folder, model, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "acclimate",
-        "classify",
-        str(folder),
-        *model,
-        "--out",
-        "r.csv",
-        "--state",
-        "s.state",
-    ]
+def test_it_follows_a_folder_until_it_is_stopped_is_sorted_and_corrected_and_goes_on(invoke, folder, model, tmp_path):
+    command = [sys.executable, "-m", "acclimate", "classify", "--out", "r.csv"]
     (folder / "half.png").write_bytes(b"on its way")
-    for seed, resume in ((100, []), (200, ["--resume"])):
-        child = subprocess.Popen([*command, "--follow", *resume], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    for seed, options in ((100, [str(folder), *model, "--follow"]), (200, ["--resume"])):
+        child = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
         before = rows(tmp_path)
         wait_for(child, lambda before=before: len(rows(tmp_path)) >= max(6, len(before)))
         draw("red", seed).save(folder / "red" / f"late{seed}.png")
@@ -50,10 +39,17 @@ def test_it_follows_a_folder_until_it_is_stopped_and_goes_on(folder, model, tmp_
         assert "stopped after" in said
         assert "--resume to continue" in said
         assert f"not classified, as they were incomplete or could not be read: {folder}/half.png." in said
+        if seed == 100:
+            (tmp_path / "fixes.csv").write_text("file,label\nlate100.png,blue\n")
+            said = invoke("correct", "r.csv", "fixes.csv").stderr
+            assert "r.state.safetensors has 1 correction. Results: r.csv.\nAnswered again: " in said
+            assert "7 images sorted into sorted: " in invoke("sort", "r.csv", "sorted").stderr
     found = [row["file"].rsplit("/", 1)[1] for row in rows(tmp_path)]
     assert sorted(found[:6]) == [f"img{i}.png" for i in range(6)]
     assert found[6:] == ["late100.png", "late200.png"]
-    assert (tmp_path / "s.state").is_file()
+    assert [row["correct_label"] for row in rows(tmp_path)] == [*[""] * 6, "blue", ""]
+    assert [bool(row["sorted_to"]) for row in rows(tmp_path)] == [*[True] * 7, False]
+    assert "blue" in invoke("correct", "r.csv", "--list").stdout
 
 
 def test_images_are_sorted_and_taken_back(invoke, folder, model, tmp_path):

@@ -185,7 +185,7 @@ Fitted = Annotated[
 Origin = Annotated[
     str | None,
     typer.Option(
-        help="Name of this stream in merged states.", show_default="stem of --state", rich_help_panel=ADAPTING
+        help="Name of this stream in merged states.", show_default="stem of --state or --out", rich_help_panel=ADAPTING
     ),
 ]
 Freeze = Annotated[

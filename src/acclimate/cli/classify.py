@@ -213,7 +213,7 @@ def _classify(options: ClassifyOptions) -> None:
             on_error="raise" if options.on_error == "fail" else "skip",
             state=None if options.freeze else state,
             record=not options.no_state,
-            options=begun,
+            options=begun | {"fingerprint": classifier.encoder.fingerprint},
             checkpoint_every=options.checkpoint_every,
             stop=stopped,
             more=more,

@@ -2,7 +2,8 @@
 
 import csv
 import io
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,8 +18,11 @@ from acclimate.errors import InputError, count, nearest
 
 if TYPE_CHECKING:
     from acclimate import Adapter, Correction
+    from acclimate.arrays import HostArray
     from acclimate.encoders import Encoder
+    from acclimate.reading.walk import Decoder
     from acclimate.sources import Sample
+    from acclimate.views import Kind
 
 # Columns of fixes; the last one is a column of results.
 FILE = "file"
@@ -28,7 +32,10 @@ Fixes = Annotated[
     Path | None,
     typer.Argument(help=f"A csv with the columns {FILE} and {LABEL}; without it, {EDITED} of the results counts."),
 ]
-State = Annotated[Path, typer.Option(help="The state to teach; it is written back.")]
+State = Annotated[
+    Path | None,
+    typer.Option(help="The state to teach; it is written back.", show_default="that of the run of the results"),
+]
 Source = Annotated[
     str | None, typer.Option(help="Where the images are, if the files of the results are not paths from here.")
 ]
@@ -43,7 +50,7 @@ Undo = Annotated[
 def correct(
     results: Annotated[Path | None, typer.Argument(help="Results of `acclimate classify`.")] = None,
     fixes: Fixes = None,
-    state: State = ...,  # type: ignore[assignment]
+    state: State = None,
     model: arguments.Model = arguments.DEFAULT_MODEL,
     plugin: arguments.Plugins = None,
     source: Source = None,
@@ -56,59 +63,151 @@ def correct(
     precision: arguments.Precision = "auto",
     decoder: arguments.Decoder = "auto",
 ) -> None:
-    """Tell a state the right labels of images: they are certain evidence from then on.
+    """Put answers right: all other images are answered again from what was learnt, and from the corrections.
 
-    Only the named images are read again. Their right labels are written to the column `correct_label` of the results;
-    what the model answered stays. A label that was answered anyway confirms the answer.
+    The right labels are written to the column `correct_label` of the results, and are certain evidence from then on.
+    A label that was answered anyway confirms the answer. State, features and options are those of the run.
     """
     from acclimate import load_encoder, save_state
-    from acclimate.classify.outputs import read_results
+    from acclimate.classify.correcting import answer_again
+    from acclimate.classify.options import run_options
+    from acclimate.classify.outputs import ResultFile, read_results, write_results
     from acclimate.files import check_writable
-    from acclimate.methods import load_with_notes
-    from acclimate.reading.walk import Preparer
 
-    if not (results or listed or undo) or (results and listed) or (fixes and undo):
+    if not (results or listed or undo) or (listed and (fixes or undo)) or (fixes and undo):
         raise InputError("give results with fixes, or --list, or --undo with or without results.")
+    if state is None and results is None:
+        raise InputError("name the results, or the --state whose corrections are meant.")
     records = read_results(results) if results else []
+    begun = run_options(results) if results else {}
+    state = state or Path(begun.get("state") or ResultFile(results or Path(), 1).state)
     for path in filter(None, (results, state)):
         check_writable(path)
-    encoder = load_encoder(model, device, precision) if results and not undo else None
-    adapter, notes = load_with_notes(state, text=encoder)
+    model = model if model != arguments.DEFAULT_MODEL else begun.get("model", model)
+    load = partial(load_encoder, model, device, precision)
+    adapter, notes = _load_state(state, load)
+    if listed:
+        _print_corrections(adapter)
+        return
+    labels: dict[str, str | None] = {}
     if undo:
         gone = _find_corrections(adapter, undo)
-        if results:  # first, since a correction that is still in the state can be taken back again
-            _mark(results, records, {each.name or str(each.id): None for each in gone})
+        labels = {each.name or str(each.id): None for each in gone}
         adapter.corrections.undo([each.id for each in gone])
-        save_state(adapter, state, notes)
-        say(f"{len(gone)} taken back, {len(adapter.corrections)} left in {state}.", err=True)
-    elif results and encoder:
-        _check_model(encoder, model, adapter, notes, state)
-        by_file = {record[FILE]: record for record in records}
+        done = f"{len(gone)} taken back, {len(adapter.corrections)} left in {state}."
+    else:
         pairs = _read_fixes(fixes) if fixes else [(record[FILE], record[EDITED] or "") for record in records]
-        labels = _match(fixes or results, pairs, by_file, adapter.head.class_names)
-        samples = _find_images([by_file[name] for name in labels], source)
-        features, _ = encode_images(samples, Preparer(encoder, decoder=decoder), batch_size, workers, "raise")
-        classes = [adapter.head.class_names.index(label) for label in labels.values()]
-        adapter.corrections.correct(features, classes, names=list(labels))
-        save_state(adapter, state, notes)
-        _mark(results, records, labels)
-        confirmed = sum(by_file[name][LABEL] == label for name, label in labels.items())
+        answers = {record[FILE]: record[LABEL] for record in records}
+        labels |= _match(fixes or results or state, pairs, answers, adapter.head.class_names)
+        confirmed = sum(answers[name] == label for name, label in labels.items())
         done = f"{len(labels) - confirmed} corrected, {confirmed} confirmed"
-        say(f"{done}; {state} has {count(len(adapter.corrections), 'correction')}. Results: {results}.", err=True)
-    if listed and not len(adapter.corrections):
+    effect = ""
+    if results:
+        _mark(results, records, labels)
+        encode = partial(_encode, load, source, decoder, batch_size, workers)
+        rows, features = _features(results, records, begun, adapter, encode, notes, state)
+        if not undo:
+            _teach(adapter, rows, features, labels)
+            done += f"; {state} has {count(len(adapter.corrections), 'correction')}. Results: {results}."
+        parents = arguments.read_parents(begun.get("labels", ""))
+        effect = str(answer_again(rows, features, adapter, begun.get("unsure", 0.0), parents))
+    # A command that was interrupted between the two can be given again.
+    writes = [partial(save_state, adapter, state, notes)]
+    writes += [partial(write_results, results, records)] if results else []
+    for write in reversed(writes) if undo else writes:
+        write()
+    say(done, *effect.splitlines(), err=True)
+
+
+def _load_state(path: Path, load: "Callable[[], Encoder]") -> "tuple[Adapter, dict[str, Any]]":
+    """Return the adapter of a state and its notes; the encoder is loaded if the method needs its text tower."""
+    from acclimate.files import read_snapshot
+    from acclimate.methods import find_method, list_methods
+    from acclimate.methods.persist import build_adapter, check_description
+
+    if not path.exists():
+        raise InputError(f"no state file at {path}; name the --state of the run, or classify again to keep one.")
+    tensors, description = read_snapshot(path)
+    check_description(description, path)
+    method = description["method"]
+    text = load() if method in list_methods() and "text" in find_method(method).needs else None
+    return build_adapter(tensors, description, path, text=text)
+
+
+def _print_corrections(adapter: "Adapter") -> None:
+    if not len(adapter.corrections):
         say("no corrections")
-    elif listed:
-        rows = [(each.name, each.label, str(each.id)) for each in sorted(adapter.corrections, key=attrgetter("name"))]
-        print_table([FILE, LABEL, "id"], rows, left=(FILE, LABEL))
+        return
+    rows = [(each.name, each.label, str(each.id)) for each in sorted(adapter.corrections, key=attrgetter("name"))]
+    print_table([FILE, LABEL, "id"], rows, left=(FILE, LABEL))
 
 
-def _check_model(encoder: "Encoder", model: str, adapter: "Adapter", notes: Mapping[str, Any], state: Path) -> None:
-    """Refuse to teach a state with features of another model than the one it was made with."""
+def _features(
+    results: Path,
+    records: Sequence[dict[str, Any]],
+    begun: Mapping[str, Any],
+    adapter: "Adapter",
+    encode: "Callable[..., tuple[HostArray, list[int], str]]",
+    notes: Mapping[str, Any],
+    state: Path,
+) -> "tuple[list[dict[str, Any]], HostArray]":
+    """Return the records of the images that can be read, and their features, which are made anew if they are lost."""
+    from acclimate.arrays import to_host
+    from acclimate.classify.correcting import feature_file, readable_records
     from acclimate.methods import MODEL, fit_note
 
+    rows = readable_records(records)
+    views = begun.get("views", 1)
+    file = feature_file(results, adapter, views)
+    features = file.read() if file.path.is_file() else None
+    fingerprint = begun.get("fingerprint", "")
+    complete = fingerprint and features is not None and len(features) == len(rows)
+    if not complete:
+        say("The features of the images were not kept, so all images are encoded once more.", err=True)
+        encoded, kept, fingerprint = encode(rows, views, begun.get("views_kind") or adapter.views_kind, begun)
+        rows = [rows[i] for i in kept]
+        features = encoded
     made_with = notes.get(MODEL) or fit_note(notes).get("fingerprint")
-    if encoder.dim != adapter.head.dim or (made_with and made_with != encoder.fingerprint):
-        raise InputError(f"{state} was made with another model than {model!r}; use the --model that it was made with.")
+    if features is None or features.shape[-1] != adapter.head.dim or (made_with and made_with != fingerprint):
+        raise InputError(f"{state} was made with another model than this; use the --model that it was made with.")
+    if not complete:
+        file.open()
+        file.write(to_host(adapter.head.unit_features(features)))
+        features = file.read()
+    return rows, features
+
+
+def _encode(
+    load: "Callable[[], Encoder]",
+    source: str | None,
+    decoder: "Decoder",
+    batch_size: int | None,
+    workers: int | None,
+    rows: Sequence[Mapping[str, Any]],
+    views: int,
+    kind: "Kind",
+    begun: Mapping[str, Any],
+) -> "tuple[HostArray, list[int], str]":
+    """Encode the images of records; returns features, the positions of images that can be read, and the model."""
+    from acclimate.reading.walk import Preparer
+
+    encoder = load()
+    there = any(Path(row[FILE]).exists() or Path(row["sorted_to"] or row[FILE]).exists() for row in rows)
+    samples = _find_images(rows, source or (None if there else begun.get("source")))
+    prepare = Preparer(encoder, views, kind=kind, decoder=decoder)
+    return *encode_images(samples, prepare, batch_size, workers), encoder.fingerprint
+
+
+def _teach(
+    adapter: "Adapter", rows: Sequence[Mapping[str, Any]], features: "HostArray", labels: Mapping[str, str | None]
+) -> None:
+    """Correct the images of records with these features to the labels of their files."""
+    position = {row[FILE]: i for i, row in enumerate(rows)}
+    if lost := [name for name in labels if name not in position]:
+        raise InputError(f"{lost[0]} cannot be read, so it cannot be corrected; leave it out.")
+    classes = [adapter.head.class_names.index(label) for label in labels.values() if label]
+    chosen = features[[position[name] for name in labels]].astype("float32")
+    adapter.corrections.correct(chosen, classes, names=list(labels))
 
 
 def _read_fixes(path: Path) -> list[tuple[str, str]]:
@@ -157,7 +256,7 @@ def _match(
     return found
 
 
-def _find_images(records: Sequence[Mapping[str, Any]], source: str | None) -> "Sequence[Sample]":
+def _find_images(records: Sequence[Mapping[str, Any]], source: str | Sequence[str] | None) -> "Sequence[Sample]":
     """Return the images of some rows: files, which may have been moved by sorting, or images of a source."""
     from acclimate.sources.source import file_sample, open_source
 
@@ -171,15 +270,12 @@ def _find_images(records: Sequence[Mapping[str, Any]], source: str | None) -> "S
 
 
 def _mark(path: Path, records: Sequence[dict[str, Any]], labels: Mapping[str, str | None]) -> None:
-    """Write the right labels of some files to the results."""
-    from acclimate.classify.outputs import write_results
-
+    """Put the right labels of some files into the records of results."""
     files = {record[FILE] for record in records}
     if elsewhere := [name for name in labels if name not in files]:
         raise InputError(f"{elsewhere[0]} is not in {path}; leave {path} out to take it back in the state only.")
     for record in records:
         record[EDITED] = labels.get(record[FILE], record[EDITED])
-    write_results(path, records)
 
 
 def _find_corrections(adapter: "Adapter", names: Sequence[str]) -> "list[Correction]":
