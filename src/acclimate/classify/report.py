@@ -12,7 +12,7 @@ from math import log
 from pathlib import PurePath
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from jinja2.filters import do_truncate
 
 from acclimate.classify.counts import Counts
@@ -45,22 +45,13 @@ def write_report(
     adapter = run.classifier.adapter
     order = [*adapter.head.class_names, *([NONE] if summary.after[NONE] or summary.truths[NONE] else [])]
     found = sorted(filter(summary.after.__getitem__, order), key=lambda label: -summary.after[label])
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
-    environment.filters |= {
-        "short": partial(do_truncate, environment, length=200, killwords=True, end="\u2026", leeway=0),
-        "percent": percent,
-        "score_text": score_text,
-        "file_name": lambda path: PurePath(path).name,
-        "file_in_folder": lambda path: "/".join(PurePath(path).parts[-2:]),
-    }
-    template = environment.from_string(files("acclimate.classify").joinpath("report.html").read_text("utf-8"))
     numbers = {
         name: dict(zip(adapter.head.class_names, values.tolist(), strict=True))
         for name, values in adapter.learnt().items()
         if name not in adapter.entries()
     }
     judged = [label for label in order if summary.truths[label] or summary.judged[label]]
-    page = template.render(
+    page = _template().render(
         title=title,
         summary=summary,
         adapter=adapter,
@@ -81,19 +72,33 @@ def write_report(
         shown_entries=_shown_entries(adapter),
         largest_entropy=log(len(adapter.head)),
         examples_per_label=max(1, min(EXAMPLES, GALLERY_IMAGES // max(1, len(found)))),
-        gallery_images=GALLERY_IMAGES,
-        images_per_part=IMAGES_PER_PART,
-        few_images=FEW_IMAGES,
-        count=count,
-        ranked=ranked,
-        in_variety=_in_variety,
-        wilson=wilson,
-        paired_difference=paired_difference,
-        share=_share,
-        points=_points,
     )
     with writing(f"the report {path}", InputError, "Choose another place."):
         write_atomically(path, page.encode("utf-8", "backslashreplace"))  # a file name may not be valid Unicode
+
+
+def _template() -> Template:
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.filters |= {
+        "short": partial(do_truncate, environment, length=200, killwords=True, end="\u2026", leeway=0),
+        "percent": percent,
+        "score_text": score_text,
+        "file_name": lambda path: PurePath(path).name,
+        "file_in_folder": lambda path: "/".join(PurePath(path).parts[-2:]),
+    }
+    environment.globals |= {
+        "gallery_images": GALLERY_IMAGES,
+        "images_per_part": IMAGES_PER_PART,
+        "few_images": FEW_IMAGES,
+        "count": count,
+        "ranked": ranked,
+        "in_variety": _in_variety,
+        "wilson": wilson,
+        "paired_difference": paired_difference,
+        "share": _share,
+        "points": _points,
+    }
+    return environment.from_string(files("acclimate.classify").joinpath("report.html").read_text("utf-8"))
 
 
 def percent(share: float) -> str:

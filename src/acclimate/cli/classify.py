@@ -54,74 +54,94 @@ Encoders = Annotated[
 ]
 
 
+SortInto = Annotated[
+    Path | None, typer.Option(help="At the end, sort the images into this folder, one subfolder per answer.")
+]
+Truth = Annotated[
+    Path | None,
+    typer.Option(
+        help="True labels, to say how many answers are right: .csv, .txt or .jsonl with file and label.",
+        rich_help_panel=arguments.ANSWERS,
+    ),
+]
+CountsBy = Annotated[
+    str | None,
+    typer.Option(
+        help="Count the images by some of day, folder, label, group, such as day,label: a csv beside --out.",
+        rich_help_panel=arguments.OUTPUT,
+        show_default=False,
+    ),
+]
+Bom = Annotated[
+    bool,
+    typer.Option("--bom", help="Begin a csv with a mark by which Excel knows UTF-8.", rich_help_panel=arguments.OUTPUT),
+]
+SortHow = Annotated[
+    Literal["copy", "link", "move"],
+    typer.Option(help="How --sort-into puts the images there.", rich_help_panel=arguments.OUTPUT),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Continue --out: with what an interrupted run left, and with new images.",
+        rich_help_panel=arguments.OUTPUT,
+    ),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace --out if it exists.", rich_help_panel=arguments.OUTPUT)
+]
+Passes = Annotated[
+    int | None,
+    typer.Option(
+        help=arguments.PASSES_HELP,
+        min=1,
+        max=2,
+        show_default="2, with --follow 1",
+        rich_help_panel=arguments.ADAPTING,
+    ),
+]
+FollowFolder = Annotated[
+    bool,
+    typer.Option(
+        "--follow",
+        help="Go on with images as they arrive in the folder, until Ctrl-C.",
+        rich_help_panel=arguments.READING,
+    ),
+]
+OnError = Annotated[
+    Literal["skip", "fail"],
+    typer.Option(help="Skip or stop at unreadable images.", rich_help_panel=arguments.READING),
+]
+
+
 def classify(
     source: arguments.Source = (),  # type: ignore[assignment]
     labels: arguments.LabelsUnlessFitted = None,
     model: arguments.Model = arguments.DEFAULT_MODEL,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Results: .csv, .jsonl, .parquet or .xlsx.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
-    sort_into: Annotated[
-        Path | None, typer.Option(help="At the end, sort the images into this folder, one subfolder per answer.")
-    ] = None,
+    sort_into: SortInto = None,
     none_of_these: arguments.NoneOfThese = False,
     # answers
     template: arguments.Templates = None,
     expand: arguments.Expand = True,
     top_k: arguments.TopK = 3,
     unsure: arguments.Unsure = 0.0,
-    truth: Annotated[
-        Path | None,
-        typer.Option(
-            help="True labels, to say how many answers are right: .csv, .txt or .jsonl with file and label.",
-            rich_help_panel=arguments.ANSWERS,
-        ),
-    ] = None,
+    truth: Truth = None,
     # output
-    counts: Annotated[
-        str | None,
-        typer.Option(
-            help="Count the images by some of day, folder, label, group, such as day,label: a csv beside --out.",
-            rich_help_panel=arguments.OUTPUT,
-            show_default=False,
-        ),
-    ] = None,
-    bom: Annotated[
-        bool,
-        typer.Option(
-            "--bom", help="Begin a csv with a mark by which Excel knows UTF-8.", rich_help_panel=arguments.OUTPUT
-        ),
-    ] = False,
-    sort_how: Annotated[
-        Literal["copy", "link", "move"],
-        typer.Option(help="How --sort-into puts the images there.", rich_help_panel=arguments.OUTPUT),
-    ] = "copy",
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Continue --out: with what an interrupted run left, and with new images.",
-            rich_help_panel=arguments.OUTPUT,
-        ),
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace --out if it exists.", rich_help_panel=arguments.OUTPUT)
-    ] = False,
+    counts: CountsBy = None,
+    bom: Bom = False,
+    sort_how: SortHow = "copy",
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     checkpoint_every: arguments.CheckpointEvery = 10.0,
     # adapting
     method: arguments.Method = None,
     setting: arguments.Settings = None,
     plugin: arguments.Plugins = None,
     fitted: arguments.Fitted = None,
-    passes: Annotated[
-        int | None,
-        typer.Option(
-            help=arguments.PASSES_HELP,
-            min=1,
-            max=2,
-            show_default="2, with --follow 1",
-            rich_help_panel=arguments.ADAPTING,
-        ),
-    ] = None,
+    passes: Passes = None,
     state: Annotated[
         Path | None,
         typer.Option(help="Start from this state if it exists, and write it back.", rich_help_panel=arguments.ADAPTING),
@@ -139,21 +159,11 @@ def classify(
     views_kind: arguments.ViewsKind = None,
     generated: arguments.Generated = None,
     # reading
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow",
-            help="Go on with images as they arrive in the folder, until Ctrl-C.",
-            rich_help_panel=arguments.READING,
-        ),
-    ] = False,
+    follow: FollowFolder = False,
     order: arguments.Order = "auto",
     fps: arguments.Fps = 1.0,
     max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
-    on_error: Annotated[
-        Literal["skip", "fail"],
-        typer.Option(help="Skip or stop at unreadable images.", rich_help_panel=arguments.READING),
-    ] = "skip",
+    on_error: OnError = "skip",
     # speed
     batch_size: arguments.BatchSize = None,
     workers: arguments.Workers = None,
@@ -385,6 +395,21 @@ def _say_findings(summary: "Summary", unsure: float, classifier: "Classifier") -
         raise RunError(f"no image could be read. The first is {name}: {why}")
 
 
+ClusterPasses = Annotated[
+    int | None,
+    typer.Option(
+        help=arguments.PASSES_HELP,
+        min=1,
+        max=2,
+        show_default="2, merged 1",
+        rich_help_panel=arguments.ADAPTING,
+    ),
+]
+RayProgress = Annotated[
+    bool, typer.Option("--ray-progress", help="Show Ray Data's own progress as well, and what its workers print.")
+]
+
+
 def cluster_classify(
     source: SourceUrl,
     out: Annotated[str, typer.Option("--out", "-o", help="Folder for the results, in parquet files: a path or URL.")],
@@ -405,21 +430,10 @@ def cluster_classify(
     state: Annotated[
         str | None, typer.Option(help="Start from this state if it exists, and write it at the end: a path or URL.")
     ] = None,
-    passes: Annotated[
-        int | None,
-        typer.Option(
-            help=arguments.PASSES_HELP,
-            min=1,
-            max=2,
-            show_default="2, merged 1",
-            rich_help_panel=arguments.ADAPTING,
-        ),
-    ] = None,
+    passes: ClusterPasses = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue what an interrupted run left in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
-    ray_progress: Annotated[
-        bool, typer.Option("--ray-progress", help="Show Ray Data's own progress as well, and what its workers print.")
-    ] = False,
+    ray_progress: RayProgress = False,
     labels: arguments.LabelsUnlessFitted = None,
     model: arguments.Model = arguments.DEFAULT_MODEL,
     method: arguments.Method = None,
