@@ -41,7 +41,7 @@ ROWS_PER_BLOCK = 1024  # rows that are read at a time
 FEATURES_DTYPE = np.dtype(np.float16)
 FEATURES_HINT = "It keeps the features to answer once more at the end; free some space and resume, or pass --passes 1."
 CONVERTED = {".parquet": ("pyarrow", "parquet"), ".xlsx": ("openpyxl", "excel")}  # suffix -> package, extra
-MARK = "\ufeff"  # by which Excel knows UTF-8
+MARK = "\ufeff"  # a byte-order mark tells Excel that a file is UTF-8
 # Characters that an .xlsx file cannot have, or that would read as the escape of one
 SHEET_UNSAFE = re.compile(r"_(?=x[0-9a-fA-F]{4}_)|[\x00-\x08\x0b-\x1f\ufffe\uffff]")
 SHEET_ESCAPE = re.compile(r"_x([0-9a-fA-F]{4})_")

@@ -30,6 +30,16 @@ SourceUrl = Annotated[
         show_default=False,
     ),
 ]
+KeptState = Annotated[
+    Path | None,
+    typer.Option(help="Start from this state if it exists, and write it back.", rich_help_panel=arguments.ADAPTING),
+]
+NoState = Annotated[
+    bool,
+    typer.Option(
+        "--no-state", help="Keep no state beside --out to correct it with.", rich_help_panel=arguments.ADAPTING
+    ),
+]
 Policy = Annotated[
     Literal["ordered", "merged"],
     typer.Option(
@@ -142,16 +152,8 @@ def classify(
     plugin: arguments.Plugins = None,
     fitted: arguments.Fitted = None,
     passes: Passes = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(help="Start from this state if it exists, and write it back.", rich_help_panel=arguments.ADAPTING),
-    ] = None,
-    no_state: Annotated[
-        bool,
-        typer.Option(
-            "--no-state", help="Keep no state beside --out to correct it with.", rich_help_panel=arguments.ADAPTING
-        ),
-    ] = False,
+    state: KeptState = None,
+    no_state: NoState = False,
     origin: arguments.Origin = None,
     freeze: arguments.Freeze = False,
     skip_duplicates: arguments.SkipDuplicates = None,
@@ -339,7 +341,7 @@ def _open_classifier(
     given = options.classifier_arguments() | {"templates": templates, "skip_duplicates": skip}
     with stage_bars() as progress:
         classifier = Classifier(names, options.model, progress=progress, **given, **settings)
-    nouns = shipped_vectors(classifier.encoder)  # of other models, they take a while
+    nouns = shipped_vectors(classifier.encoder)  # encoding them takes a while for other models
     close = "" if nouns is None else close_labels(classifier.head, nouns)
     for note in filter(None, (expansion_note(classifier.head.expanded), close)):
         say(f"note: {note}", err=True)

@@ -30,7 +30,7 @@ CERTAIN_NATS = 15.0  # lead of the corrected class when the image is shown again
 # One set for all data; docs/corrections.md says what they do, and benchmarks/corrections.py measures them.
 NEAR = 50.0  # how fast likeness falls with the angle between two images, where little is known: near-duplicates
 WIDE = 10.0  # the same where corrections predict each other
-EVIDENCE_NATS = 2.0  # by how much they must do so: log-likelihood of the corrections, each left out in turn
+EVIDENCE_NATS = 2.0  # the lead that this takes: log-likelihood of the corrections, each left out in turn
 DOUBT = 0.3  # how much a correction stands for its image alone, and not for those that are like it
 SMALLEST_PROB = 1e-6  # a correction that nothing predicts counts no more than this
 STRENGTH = 4.0  # nats that a wholly wrong answer is moved by
