@@ -259,7 +259,8 @@ def odd_lines(streams: dict[str, FeatureStream], negatives: np.ndarray) -> list[
         evidence = head.observe(features.astype(np.float32))
         none = rejector.none_scores(evidence)
         sure = evidence.probs.max(axis=1) > 0.9
-        left = (evidence.probs.max(axis=1) * (1 - none) > 0.9).sum()
+        best = evidence.probs.max(axis=1)
+        left = ((none < 0.5) & (best * (1 - none) / (1 - none * (1 - best)) > 0.9)).sum()
         lines.append(f"| {what} | {len(none)} | {sure.sum()} | {left} | {100 * np.mean(none >= 0.5):.1f} |")
     usual = Classifier(ODD)
     rejecting = Classifier(ODD, reject=True)

@@ -108,5 +108,7 @@ def test_none_of_these_is_one_more_class():
     assert [each.label for each in found] == [NONE, "b"]
     assert [each.zero_shot.label for each in found] == [NONE, "b"]
     assert [answer.label for answer in found[1].top] == ["b", NONE, "a", "c"]
-    np.testing.assert_allclose(found.probs, every.probs * (1 - np.array([[0.9], [0.3]])))
+    np.testing.assert_allclose(found.probs[0], every.probs[0] * (1 - 0.9))  # it is the answer, with its score
+    np.testing.assert_allclose(found[1].top[1].score / found[1].score, 0.3 / 0.7)  # its odds against the answer
+    np.testing.assert_allclose(found.probs[1].sum() + found[1].top[1].score, 1.0)
     assert replace(every[0], none=None) == every[0]

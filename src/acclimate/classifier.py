@@ -32,8 +32,8 @@ from acclimate.methods import (
     require,
     save_state,
 )
-from acclimate.methods.gates import THRESHOLD, Gate, NearDuplicates, Rejector
-from acclimate.predict import NONE, Prediction, Predictions, adapt_batch, float16_features, refuse_none, second_answers
+from acclimate.methods.gates import DOUBT, Gate, HoldBack, NearDuplicates, Rejector, doubt_of
+from acclimate.predict import Prediction, Predictions, adapt_batch, float16_features, refuse_none, second_answers
 from acclimate.prompts import (
     LearnedPrompts,
     build_head,
@@ -325,7 +325,7 @@ class Classifier:
         kept: list[HostArray] = []
         online = list(self.batches(images, top_k, on_error, keep=kept.append if self.answers_twice else None))
         if kept:
-            answers = second_answers(self.adapter, np.concatenate(kept), top_k)
+            answers = second_answers(self.adapter, np.concatenate(kept), top_k, doubt_of(self.gates))
             online = [batch.refined(answers, top_k, self.unsure) for batch in online]
         return [prediction for batch in online for prediction in batch]
 
@@ -372,9 +372,8 @@ class Classifier:
 
         As in a call, it learns from them, unlike scikit-learn, unless `adapt` is False.
         """
-        probs = self.predict_proba(images, adapt)
-        labels = np.asarray(self.classes_[probs.argmax(axis=1)])
-        return np.where(probs.sum(axis=1) <= 1 - THRESHOLD, NONE, labels) if self.rejects else labels
+        found = [np.array(batch.labels)[batch.classes[:, 0]] for batch in self.batches(images, 1, learn=adapt)]
+        return np.concatenate([self.classes_[:0], *found])
 
     def predict_proba(self, images: Any, adapt: bool = True) -> HostArray:
         """Return probabilities (n, K) in the order of `classes_`. Learns from the images, unless `adapt` is False.
@@ -453,9 +452,17 @@ class Classifier:
         self.about_fit = {}
 
     @property
+    def advice(self) -> list[str]:
+        """Lines that a user should know of the images seen so far."""
+        found = (self.adapter.advice(), *(gate.advice() for gate in self.gates))
+        return [note for note in found if note]
+
+    @property
     def notes(self) -> dict[str, Any]:
         """The notes that a state file carries: the model that made the features, and the note on a fit."""
         notes = {MODEL: self.encoder.fingerprint, "decoder": self.decoder, "precision": precision_of(self.encoder)}
+        if self._hold_back is not None:
+            notes[DOUBT] = self._hold_back.dump()
         return notes | ({NOTE: self.about_fit} if self.about_fit else {})
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -480,6 +487,8 @@ class Classifier:
             adapter.replace_head(self.head)
         self.adapter = adapter
         self._forget_images()
+        if self._hold_back is not None:
+            self._hold_back.restore("" if changed else notes.get(DOUBT, ""))
         self.about_fit = fit_note(notes)
 
     def _is_like(self, head: Head) -> bool:
@@ -520,15 +529,21 @@ class Classifier:
             gate.relabel(self.head)
 
     def _begin(self, reject: bool, progress: Progress) -> None:
-        """Move a new adapter to the encoder's GPU if there is one, and make the gate that rejects images."""
+        """Move a new adapter to the encoder's GPU if there is one, and make the gates that know nouns."""
         if (gpu := gpu_of(self.encoder)) is not None:
             import torch
 
             self.adapter.to(torch.empty(0, dtype=torch.float32, device=gpu))
         if reject:
             refuse_none(self.labels)
+        holds_back = self.model == BUNDLED and self.answers_twice  # it was measured with this model alone
+        if reject or holds_back:
             negatives = negative_vectors(self.encoder, self.cache, partial(progress, "encoding the negatives"))
+        if reject:
             self.gates.insert(0, Rejector(self.head, negatives))  # what is foreign is not remembered as a duplicate
+        self._hold_back = HoldBack(self.head, negatives) if holds_back else None
+        if self._hold_back is not None:
+            self.gates.append(self._hold_back)
 
     def _forget_images(self) -> None:
         self._recent.clear()

@@ -13,7 +13,7 @@ from acclimate.arrays import Array, HostArray, is_tensor, namespace, softmax_and
 from acclimate.errors import InputError, StateError, same_words
 from acclimate.evidence import Evidence, Head
 from acclimate.methods import Adapter, Step
-from acclimate.methods.gates import THRESHOLD, Gate, Rejector
+from acclimate.methods.gates import THRESHOLD, Gate, HoldBack, Rejector, answer_held_back
 from acclimate.reading.walk import Batch
 
 NONE = "none of these"  # the answer for an image that belongs to no label
@@ -448,10 +448,13 @@ def adapt_batch(
     evidence = adapter.head.observe(batch.features)
     learnt, refused = choose_samples(adapter, evidence, learn, gates)
     ids = adapter.samples_seen + np.cumsum(learnt) - learnt if first_id is None else first_id + np.array(readable)
+    step = adapter.adapt(evidence, ids, learnt)
+    for gate in (gate for gate in gates if isinstance(gate, HoldBack)):
+        step = replace(step, logits=gate.temper(adapter, evidence, step.logits, learnt))
     found = Predictions.of(
         adapter.head,
         evidence,
-        adapter.adapt(evidence, ids, learnt),
+        step,
         top_k,
         unsure,
         ids=np.where(learnt, ids, -1),
@@ -493,10 +496,16 @@ def none_scores(adapter: Adapter, evidence: Evidence, gates: Sequence[Gate]) -> 
     return np.where(adapter.corrections.knows(evidence), 0.0, scores[0]) if scores else None
 
 
-def second_answers(adapter: Adapter, features: Array, top_k: int) -> Iterator[tuple[HostArray, HostArray]]:
-    """Answer features (n, d) or (n, V, d) again from everything learnt; yields classes and scores (top_k,) of each."""
-    answers = adapter.last_answers if adapter.frozen and adapter.kind != "collection" else adapter.refined
-    for logits in answers(features):
+def second_answers(
+    adapter: Adapter, features: Array, top_k: int, doubt: float | None = None
+) -> Iterator[tuple[HostArray, HostArray]]:
+    """Answer features (n, d) or (n, V, d) again from everything learnt; yields classes and scores (top_k,) of each.
+
+    With a `doubt` in the labels, answers are held back.
+    """
+    again = adapter.last_answers if adapter.frozen and adapter.kind != "collection" else adapter.refined
+    found = again(features) if doubt is None else answer_held_back(adapter, again, features, doubt)
+    for logits in found:
         yield from zip(*best_of(softmax_and_entropy(logits)[0], top_k), strict=True)
 
 
@@ -532,14 +541,20 @@ def with_none(
 ) -> tuple[HostArray, HostArray]:
     """Insert "none of these" with its scores (B,) among classes and scores (B, n), best first, as one distribution.
 
-    It is inserted by its score, but it is first if, and only if, its score is at least 0.5. NaN inserts nothing.
+    It comes first if, and only if, its score is at least 0.5. Else its score stands for its odds against the best
+    label, so that no share is higher than that of the answer. NaN inserts nothing.
     """
     scores = scores.astype(np.float64)
     if np.isnan(none).any():
         return classes, scores
     none = none.astype(np.float64)[:, None]
+    refused = none >= THRESHOLD
+    odds = np.where(refused, none, none * scores[:, :1])
     scores *= 1 - none
-    key = np.where(none >= THRESHOLD, np.inf, np.minimum(none, scores[:, :1]))
+    total = np.where(refused, 1.0, 1 - none + odds)
+    scores /= total
+    none = odds / total
+    key = np.where(refused, np.inf, none)
     order = np.argsort(-np.concatenate([scores, key], axis=1), axis=1, kind="stable")[:, :top_k]
     classes = np.concatenate([classes, np.full_like(classes[:, :1], none_class)], axis=1)
     scores = np.concatenate([scores, none], axis=1)

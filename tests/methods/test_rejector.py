@@ -104,7 +104,7 @@ def test_labels_and_none_of_these_are_one_distribution(weights, none):
     assert found.sum() == pytest.approx(1)
     assert (classes[0, 0] == count) == (none >= 0.5)
     assert classes[classes < count].tolist() == list(range(count))
-    assert (np.diff(found[classes < count]) <= 0).all()
+    assert (np.diff(found) <= 1e-12).all()  # the answer has the highest score
 
 
 def test_the_list_of_nouns_is_sorted_and_plain():

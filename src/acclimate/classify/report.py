@@ -55,6 +55,7 @@ def write_report(
         title=title,
         summary=summary,
         adapter=adapter,
+        advice=run.classifier.advice,
         unsure=run.classifier.unsure,
         first_id=run.first_id,
         settings=settings,

@@ -26,7 +26,7 @@ from acclimate.classify.outputs import FeatureFile, ResultFile, read_results, wr
 from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError, RunError, StateError
 from acclimate.methods import Adapter, load_with_notes, save_state, state_to_bytes
-from acclimate.methods.gates import NearDuplicates
+from acclimate.methods.gates import NearDuplicates, doubt_of
 from acclimate.predict import (
     NONE,
     Prediction,
@@ -252,7 +252,8 @@ class Classification:
         again.open_like(rows, self.kept.size)
         for kept in rows.read(stop=self.kept.images):
             summary.extend(kept)
-        answers = second_answers(self.classifier.adapter, features.read(), self._scored)
+        classifier = self.classifier
+        answers = second_answers(classifier.adapter, features.read(), self._scored, doubt_of(classifier.gates))
         for online in rows.read(self.classifier.labels, start=self.kept.images):
             if self.output is not None and self.stop():
                 return False
@@ -294,7 +295,7 @@ class Classification:
             check_identity(found.identity, self._identity, rows.path)
             if found.summary.passes == 1 or rows.again.lines.exists():  # else they are complete
                 rows.check(found.position, found.digest, {readable_name(each.name) for each in self.samples})
-            for gate, remembered in zip(self.classifier.gates, found.gates, strict=True):
+            for gate, remembered in zip(self.classifier.gates, found.gates, strict=False):  # there were fewer once
                 gate.restore(remembered)
             self.classifier.adapter = adapter
             self.first_id = found.first_id

@@ -343,7 +343,9 @@ def _open_classifier(
         classifier = Classifier(names, options.model, progress=progress, **given, **settings)
     nouns = shipped_vectors(classifier.encoder)  # encoding them takes a while for other models
     close = "" if nouns is None else close_labels(classifier.head, nouns)
-    for note in filter(None, (expansion_note(classifier.head.expanded), close)):
+    lost = "--none-of-these loses about a tenth of the images of broad labels, and of some many more; see none_score."
+    broad = lost if options.none_of_these and classifier.head.expanded else ""
+    for note in filter(None, (expansion_note(classifier.head.expanded), close, broad)):
         say(f"note: {note}", err=True)
     return classifier
 
@@ -390,8 +392,8 @@ def _say_findings(summary: "Summary", unsure: float, classifier: "Classifier") -
         say(f"{count(none, 'image')} {'is' if none == 1 else 'are'} none of these{doubted}.", err=True)
     if accuracy := str(summary.accuracy):
         say(accuracy, err=True)
-    if advice := classifier.adapter.advice():
-        say(f"note: {advice}", err=True)
+    for note in classifier.advice:
+        say(f"note: {note}", err=True)
     if not summary.answered:
         name, why = summary.reasons[0]
         raise RunError(f"no image could be read. The first is {name}: {why}")

@@ -73,6 +73,7 @@ def correct(
     from acclimate.classify.options import run_options
     from acclimate.classify.outputs import ResultFile, read_results, write_results
     from acclimate.files import check_writable
+    from acclimate.methods.gates import noted_doubt
 
     if not (results or listed or undo) or (listed and (fixes or undo)) or (fixes and undo):
         raise InputError("give results with fixes, or --list, or --undo with or without results.")
@@ -110,7 +111,7 @@ def correct(
             _teach(adapter, rows, features, labels)
             done += f"; {state} has {count(len(adapter.corrections), 'correction')}. Results: {results}."
         parents = arguments.read_parents(begun.get("labels", ""))
-        effect = str(answer_again(rows, features, adapter, begun.get("unsure", 0.0), parents))
+        effect = str(answer_again(rows, features, adapter, begun.get("unsure", 0.0), parents, noted_doubt(notes)))
     # A command that was interrupted between the two can be given again.
     writes = [partial(save_state, adapter, state, notes)]
     writes += [partial(write_results, results, records)] if results else []

@@ -94,8 +94,8 @@ def on_device(device: str) -> Array:
 
 
 def merge(start: LearntState, *afters: LearntState) -> LearntState:
-    """Merge states that continued from one state."""
-    return LearntState(merge_states([each.adapter for each in afters], start.adapter), start.gates)
+    """Merge states that continued from one state; gates go on from the first."""
+    return LearntState(merge_states([each.adapter for each in afters], start.adapter), afters[0].gates)
 
 
 def write_block(job: ClusterJob, number: int, answered: Answered) -> BlockSummary:

@@ -150,6 +150,8 @@ class ClusterRun:
             return True
         done = self._retrying(self._first_pass, begun)
         self.classifier.adapter = duplicate(done.adapter)  # what Ray gave is read-only
+        for gate, remembered in zip(self.classifier.gates, done.gates, strict=True):
+            gate.restore(remembered)
         self.summary = done.summary
         if done.position < self.blocks:
             return False
