@@ -90,18 +90,9 @@ def correct(
     if listed:
         _print_corrections(adapter)
         return
-    labels: dict[str, str | None] = {}
-    if undo:
-        gone = _find_corrections(adapter, undo)
-        labels = {each.name or str(each.id): None for each in gone}
-        adapter.corrections.undo([each.id for each in gone])
-        done = f"{len(gone)} taken back, {len(adapter.corrections)} left in {state}."
-    else:
-        pairs = _read_fixes(fixes) if fixes else [(record[FILE], record[EDITED] or "") for record in records]
-        answers = {record[FILE]: record[LABEL] for record in records}
-        labels |= _match(fixes or results or state, pairs, answers, adapter.head.class_names)
-        confirmed = sum(answers[name] == label for name, label in labels.items())
-        done = f"{len(labels) - confirmed} corrected, {confirmed} confirmed"
+    labels, done = (
+        _take_back(adapter, undo, state) if undo else _right_labels(adapter, records, fixes, results or state)
+    )
     effect = ""
     if results:
         _mark(results, records, labels)
@@ -118,6 +109,25 @@ def correct(
     for write in reversed(writes) if undo else writes:
         write()
     say(done, *effect.splitlines(), err=True)
+
+
+def _take_back(adapter: "Adapter", names: Sequence[str], state: Path) -> tuple[dict[str, str | None], str]:
+    """Undo corrections; returns their files without a label, and a sentence on it."""
+    gone = _find_corrections(adapter, names)
+    adapter.corrections.undo([each.id for each in gone])
+    done = f"{len(gone)} taken back, {len(adapter.corrections)} left in {state}."
+    return {each.name or str(each.id): None for each in gone}, done
+
+
+def _right_labels(
+    adapter: "Adapter", records: Sequence[Mapping[str, Any]], fixes: Path | None, named: Path
+) -> tuple[dict[str, str | None], str]:
+    """Return the right labels of files, of fixes or of the results, and the beginning of a sentence on them."""
+    pairs = _read_fixes(fixes) if fixes else [(record[FILE], record[EDITED] or "") for record in records]
+    answers = {record[FILE]: record[LABEL] for record in records}
+    labels = _match(fixes or named, pairs, answers, adapter.head.class_names)
+    confirmed = sum(answers[name] == label for name, label in labels.items())
+    return {**labels}, f"{len(labels) - confirmed} corrected, {confirmed} confirmed"
 
 
 def _load_state(path: Path, load: "Callable[[], Encoder]") -> "tuple[Adapter, dict[str, Any]]":
