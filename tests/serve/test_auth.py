@@ -120,7 +120,7 @@ def test_a_token_does_what_it_is_for_and_no_more(guarded, pictures):
 
 def test_a_token_for_no_stream_reads_the_metrics(guarded):
     assert guarded.get("/metrics", headers=bearer(SCRAPER)).status_code == 200
-    assert guarded.get("/v1/streams", headers=bearer(SCRAPER)).json() == {"streams": [], "labels": []}
+    assert guarded.get("/v1/streams", headers=bearer(SCRAPER)).json() == {"streams": [], "labels": [], "setup": {}}
     assert guarded.get("/v1/streams/one", headers=bearer(SCRAPER)).status_code == 403
 
 
