@@ -58,7 +58,7 @@ class Bench:
         settings = {key: options.pop(key) for key in list(options) if key in known}
         running = {key: options.pop(key) for key in ("workers", "progress", "stop") if key in options}
         defaults = {"every": 40, "ordered_first": 0, "checkpoint_every": 0.0}
-        task = ClusterOptions(source=[], out=self.folder / name, passes=passes, **defaults | settings)
+        task = ClusterOptions(source=["images"], out=self.folder / name, passes=passes, **defaults | settings)
         task.check()
         return ClusterRun(task, classifier or self.classifier(method, **options), self.samples, **running)
 
