@@ -90,9 +90,10 @@ def correct(
     if listed:
         _print_corrections(adapter)
         return
-    labels, done = (
-        _take_back(adapter, undo, state) if undo else _right_labels(adapter, records, fixes, results or state)
-    )
+    if undo:
+        labels, done = _take_back(adapter, undo, state)
+    else:
+        labels, done = _right_labels(adapter, records, fixes, results or state)
     effect = ""
     if results:
         _mark(results, records, labels)
@@ -104,10 +105,11 @@ def correct(
         parents = arguments.read_parents(begun.get("labels", ""))
         effect = str(answer_again(rows, features, adapter, begun.get("unsure", 0.0), parents, noted_doubt(notes)))
     # A command that was interrupted between the two can be given again.
-    writes = [partial(save_state, adapter, state, notes)]
-    writes += [partial(write_results, results, records)] if results else []
-    for write in reversed(writes) if undo else writes:
-        write()
+    if results and undo:
+        write_results(results, records)
+    save_state(adapter, state, notes)
+    if results and not undo:
+        write_results(results, records)
     say(done, *effect.splitlines(), err=True)
 
 

@@ -40,7 +40,7 @@ def test_a_job_in_a_bucket_is_that_on_disk(s3, here):
     rows = pq.read_table("alone.parquet").to_pylist()
     part = Storage(f"{url}/out").read("part-000000.parquet")
     found = pq.read_table(pa.BufferReader(part)).to_pylist()
-    assert found == [{**row, "file": f"{url}/{row['file']}"} for row in rows]
+    assert found == [{**row, "file": f"{url}/{row['file']}", "folder": f"{url}/{row['folder']}"} for row in rows]
     Storage(here).write("cluster/state.safetensors", Storage(url).read("state.safetensors"))
     states = [state_to_bytes(load_state(f"{where}/state.safetensors")) for where in ("alone", "cluster")]
     assert states[0] == states[1]
