@@ -461,8 +461,9 @@ def adapt_batch(
         refused=refused,
         none=none_scores(adapter, evidence, gates),
     )
-    told = adapter.corrections.knows(evidence)
-    labels = [found.labels[best] if known else None for best, known in zip(found.classes[:, 0], told, strict=True)]
+    known = adapter.corrections.knows(evidence).tolist()
+    best = found.classes[:, 0].tolist()
+    labels = [found.labels[i] if is_known else None for i, is_known in zip(best, known, strict=True)]
     return replace(found, corrected=labels).among(batch), evidence
 
 

@@ -267,7 +267,7 @@ def noted_doubt(notes: Mapping[str, Any]) -> float | None:
     return float(doubts) / int(images) if images else None
 
 
-Answer = Callable[[Array], Iterator[Array]]  # from features (n, d) or (n, V, d) to logits (b, K), block by block
+Answer = Callable[[Array], Iterator[Array]]  # it takes features (n, d) or (n, V, d) and yields logits (b, K)
 
 
 def answer_held_back(adapter: Adapter, again: Answer, features: Array, doubt: float) -> Iterator[Array]:
