@@ -131,9 +131,8 @@ def test_demo_adapts_draws_and_reports(invoke, demo, tmp_path):
     assert gains["pacs"][0] > 6
     assert gains["pacs_noise"][0] > 6
     assert abs(gains["cifar10_clean"][0]) < 2  # shown because adapting does not help there
-    zero_shot, online, again = (
-        next(line for line in lines if line[:1] == [name]) for name in ("zero-shot", "online", "second")
-    )
+    heads = (["model", "alone"], ["adapted,", "as"], ["adapted,", "at"])
+    zero_shot, online, again = (next(line for line in lines if line[:2] == head and "of" in line) for head in heads)
     corrected, broken = map(int, again[-2:])
     assert corrected > 3 * broken
     assert float(zero_shot[-4]) + 3 < float(online[-4]) < float(again[-4])

@@ -218,7 +218,7 @@ def test_new_images_are_added_to_an_excel_file(invoke, tmp_path, here):
     after = read_results(here / "r.xlsx")
     assert after[:-1] == before
     assert after[-1]["file"].endswith("north/z.jpg")
-    assert sorted(path.name for path in here.glob("r.xlsx*")) == ["r.xlsx"]
+    assert sorted(path.name for path in here.glob("r.xlsx*")) == ["r.xlsx", "r.xlsx.features"]
     book = openpyxl.load_workbook(here / "r.xlsx")
     book.active.cell(1, book.active.max_column + 1, "seen at")
     book.active.cell(2, book.active.max_column, datetime(2024, 5, 12, 7, 33).time())

@@ -147,11 +147,13 @@ class ClassifyOptions:
         from acclimate.classify.sorting import moved_images
         from acclimate.files import check_writable, read_snapshot
 
-        output = None if self.out is None else ResultFile(Path(self.out), self.top_k)
-        record = output.state if output and not self.no_state else None
-        for path in (self.out, self.state, self.report, record):
+        for path in (self.out, self.state, self.report):
             if path is not None:
                 check_writable(Path(path))
+        output = None if self.out is None else ResultFile(Path(self.out), self.top_k)
+        record = output.state if output and not self.no_state else None
+        if record is not None:
+            check_writable(record)
         if self.freeze and self.state is not None and not Path(self.state).exists():
             raise InputError(f"--freeze answers from a state, and there is none at {self.state}.")
         if output is None:
