@@ -75,10 +75,7 @@ def correct(
     from acclimate.files import check_writable
     from acclimate.methods.gates import noted_doubt
 
-    if not (results or listed or undo) or (listed and (fixes or undo)) or (fixes and undo):
-        raise InputError("give results with fixes, or --list, or --undo with or without results.")
-    if state is None and results is None:
-        raise InputError("name the results, or the --state whose corrections are meant.")
+    _check_combination(results, fixes, state, listed, bool(undo))
     records = read_results(results) if results else []
     begun = run_options(results) if results else {}
     state = state or Path(begun.get("state") or ResultFile(results or Path(), 1).state)
@@ -104,13 +101,21 @@ def correct(
             done += f"; {state} has {count(len(adapter.corrections), 'correction')}. Results: {results}."
         parents = arguments.read_parents(begun.get("labels", ""))
         effect = str(answer_again(rows, features, adapter, begun.get("unsure", 0.0), parents, noted_doubt(notes)))
-    # A command that was interrupted between the two can be given again.
     if results and undo:
         write_results(results, records)
-    save_state(adapter, state, notes)
+    save_state(adapter, state, notes)  # a command that is interrupted between the two can be given again
     if results and not undo:
         write_results(results, records)
     say(done, *effect.splitlines(), err=True)
+
+
+def _check_combination(
+    results: Path | None, fixes: Path | None, state: Path | None, listed: bool, undone: bool
+) -> None:
+    if not (results or listed or undone) or (listed and (fixes or undone)) or (fixes and undone):
+        raise InputError("give results with fixes, or --list, or --undo with or without results.")
+    if state is None and results is None:
+        raise InputError("name the results, or the --state whose corrections are meant.")
 
 
 def _take_back(adapter: "Adapter", names: Sequence[str], state: Path) -> tuple[dict[str, str | None], str]:
