@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate import DEFAULT_METHOD, Classifier, create, list_methods, refine
+from acclimate import DEFAULT_METHOD, Accord, Classifier, create, list_methods, refine
 from acclimate.arrays import softmax_and_entropy
 from acclimate.encoders import load_encoder
 from acclimate.errors import ImageError, InputError, StateError
@@ -531,3 +531,20 @@ def test_only_the_last_images_can_be_corrected_by_id(classifier, paths, monkeypa
     classifier.reset()
     with pytest.raises(InputError, match="pass the image instead"):
         classifier.correct(ids[-1], "cat")
+
+
+def test_a_second_pass_by_default_runs_once(photos, monkeypatch):
+    answered = []
+
+    def counted(second_pass):
+        def run(adapter, features):
+            for logits in second_pass(adapter, features):
+                answered.append(len(logits))
+                yield logits
+
+        return run
+
+    for way in ("refined", "last_answers"):  # one may be made of the other: each image counts in one of them
+        monkeypatch.setattr(Accord, way, counted(getattr(Accord, way)))
+    found = Classifier(["animal", "guitar"]).classify(photos)
+    assert sum(answered) == len(found)

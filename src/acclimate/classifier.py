@@ -32,7 +32,7 @@ from acclimate.methods import (
     require,
     save_state,
 )
-from acclimate.methods.gates import DOUBT, Gate, HoldBack, NearDuplicates, Rejector, doubt_of
+from acclimate.methods.gates import Gate, NearDuplicates, Rejector
 from acclimate.predict import Prediction, Predictions, adapt_batch, float16_features, refuse_none, second_answers
 from acclimate.prompts import (
     LearnedPrompts,
@@ -325,7 +325,7 @@ class Classifier:
         kept: list[HostArray] = []
         online = list(self.batches(images, top_k, on_error, keep=kept.append if self.answers_twice else None))
         if kept:
-            answers = second_answers(self.adapter, np.concatenate(kept), top_k, doubt_of(self.gates))
+            answers = second_answers(self.adapter, np.concatenate(kept), top_k)
             online = [batch.refined(answers, top_k, self.unsure) for batch in online]
         return [prediction for batch in online for prediction in batch]
 
@@ -452,17 +452,9 @@ class Classifier:
         self.about_fit = {}
 
     @property
-    def advice(self) -> list[str]:
-        """Lines that a user should know of the images seen so far."""
-        found = (self.adapter.advice(), *(gate.advice() for gate in self.gates))
-        return [note for note in found if note]
-
-    @property
     def notes(self) -> dict[str, Any]:
         """The notes that a state file carries: the model that made the features, and the note on a fit."""
         notes = {MODEL: self.encoder.fingerprint, "decoder": self.decoder, "precision": precision_of(self.encoder)}
-        if self._hold_back is not None:
-            notes[DOUBT] = self._hold_back.dump()
         return notes | ({NOTE: self.about_fit} if self.about_fit else {})
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -487,8 +479,6 @@ class Classifier:
             adapter.replace_head(self.head)
         self.adapter = adapter
         self._forget_images()
-        if self._hold_back is not None:
-            self._hold_back.restore("" if changed else notes.get(DOUBT, ""))
         self.about_fit = fit_note(notes)
 
     def _is_like(self, head: Head) -> bool:
@@ -536,14 +526,8 @@ class Classifier:
             self.adapter.to(torch.empty(0, dtype=torch.float32, device=gpu))
         if reject:
             refuse_none(self.labels)
-        holds_back = self.model == BUNDLED and self.answers_twice  # it was measured with this model alone
-        if reject or holds_back:
             negatives = negative_vectors(self.encoder, self.cache, partial(progress, "encoding the negatives"))
-        if reject:
             self.gates.insert(0, Rejector(self.head, negatives))  # what is foreign is not remembered as a duplicate
-        self._hold_back = HoldBack(self.head, negatives) if holds_back else None
-        if self._hold_back is not None:
-            self.gates.append(self._hold_back)
 
     def _forget_images(self) -> None:
         self._recent.clear()

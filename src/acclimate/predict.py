@@ -13,7 +13,7 @@ from acclimate.arrays import Array, HostArray, is_tensor, namespace, softmax_and
 from acclimate.errors import InputError, StateError, same_words
 from acclimate.evidence import Evidence, Head
 from acclimate.methods import Adapter, Step
-from acclimate.methods.gates import THRESHOLD, Gate, HoldBack, Rejector, answer_held_back
+from acclimate.methods.gates import THRESHOLD, Gate, Rejector
 from acclimate.reading.walk import Batch
 
 NONE = "none of these"  # the answer for an image that belongs to no label
@@ -449,8 +449,6 @@ def adapt_batch(
     learnt, refused = choose_samples(adapter, evidence, learn, gates)
     ids = adapter.samples_seen + np.cumsum(learnt) - learnt if first_id is None else first_id + np.array(readable)
     step = adapter.adapt(evidence, ids, learnt)
-    for gate in (gate for gate in gates if isinstance(gate, HoldBack)):
-        step = replace(step, logits=gate.temper(adapter, evidence, step.logits, learnt))
     found = Predictions.of(
         adapter.head,
         evidence,
@@ -497,16 +495,10 @@ def none_scores(adapter: Adapter, evidence: Evidence, gates: Sequence[Gate]) -> 
     return np.where(adapter.corrections.knows(evidence), 0.0, scores[0]) if scores else None
 
 
-def second_answers(
-    adapter: Adapter, features: Array, top_k: int, doubt: float | None = None
-) -> Iterator[tuple[HostArray, HostArray]]:
-    """Answer features (n, d) or (n, V, d) again from everything learnt; yields classes and scores (top_k,) of each.
-
-    With a `doubt` in the labels, answers are held back.
-    """
+def second_answers(adapter: Adapter, features: Array, top_k: int) -> Iterator[tuple[HostArray, HostArray]]:
+    """Answer features (n, d) or (n, V, d) again from everything learnt; yields classes and scores (top_k,) of each."""
     again = adapter.last_answers if adapter.frozen and adapter.kind != "collection" else adapter.refined
-    found = again(features) if doubt is None else answer_held_back(adapter, again, features, doubt)
-    for logits in found:
+    for logits in again(features):
         yield from zip(*best_of(softmax_and_entropy(logits)[0], top_k), strict=True)
 
 

@@ -52,7 +52,7 @@ def summarise(found):
 
 def report(path, *, title, summary, adapter, samples, settings, first_id=0, unsure=0.0):
     """Write the report of a run that has these."""
-    classifier = SimpleNamespace(adapter=adapter, unsure=unsure, advice=list(filter(None, [adapter.advice()])))
+    classifier = SimpleNamespace(adapter=adapter, unsure=unsure)
     run = SimpleNamespace(summary=summary, classifier=classifier, samples=samples, first_id=first_id)
     write_report(path, run, title, settings)
 

@@ -33,7 +33,7 @@ def test_ordered_is_classify_row_for_row(local_ray, bench, method, passes):
     assert sorted(path.name for path in (bench.folder / "out" / "_acclimate").iterdir()) == ["run.json"]
 
 
-def test_gates_and_doubts_travel_with_the_stream(local_ray, bench):
+def test_gates_travel_with_the_stream(local_ray, bench):
     bench.samples[100:160] = [bench.samples[100]] * 60
     options = {"skip_duplicates": True, "unsure": 0.9}
     rows, summary, adapter = bench.alone("tda", **options)

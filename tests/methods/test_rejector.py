@@ -10,7 +10,7 @@ from acclimate import Classifier, Head, Rejector, build_head, load_encoder
 from acclimate.errors import InputError
 from acclimate.methods.gates import GAP, LABELS, OFFSET
 from acclimate.predict import NONE, with_none
-from acclimate.prompts import negative_vectors, nouns
+from acclimate.prompts import expand_head, negative_vectors, nouns
 from drawn_images import draw
 
 LABELS_OF = ["cat", "dog", "bird"]
@@ -187,3 +187,18 @@ def test_a_fitted_method_rejects_too(encoder, tmp_path):
     ready = Classifier(encoder="bundled", fitted=tmp_path / "fitted.safetensors", reject=True)
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     assert ready.predict([plain("red"), noise]).tolist() == ["red color", NONE]
+
+
+def test_nouns_that_a_broad_label_is_answered_through_are_not_foreign_to_it(encoder):
+    negatives = negative_vectors(encoder)
+    animals = ["cat", "dog", "horse", "sheep", "goat", "wolf", "fox", "lion", "tiger", "bear", "otter", "seal"]
+    shown = negatives[[nouns().index(name) for name in animals * 10]]
+    features = shown + 0.02 * np.random.default_rng(0).standard_normal(shown.shape)
+    plain = build_head(encoder, ["animal", "building"])
+    broad = expand_head(encoder, plain)
+    scores = [Rejector(head, negatives).none_scores(head.observe(features)) for head in (plain, broad)]
+    lost = [float((each >= 0.5).mean()) for each in scores]
+    assert lost[0] > 0.3
+    assert lost[1] < 0.1
+    guitars = negatives[[nouns().index(name) for name in ("guitar", "banjo", "violin")]]
+    assert (Rejector(broad, negatives).none_scores(broad.observe(guitars)) >= 0.5).all()

@@ -58,7 +58,6 @@ def answer_again(
     adapter: Adapter,
     unsure: float = 0.0,
     parents: Mapping[str, str] | None = None,
-    doubt: float | None = None,
 ) -> Effect:
     """Answer n images again from everything that an adapter has learnt, but those that were corrected.
 
@@ -68,7 +67,6 @@ def answer_again(
         adapter: the adapter with its corrections.
         unsure: answers with a lower score are marked.
         parents: group of each label.
-        doubt: doubt in the labels, by which answers are held back.
     """
     try:
         answers = Predictions.from_records(records, adapter.head.class_names)
@@ -78,7 +76,7 @@ def answer_again(
         ) from error
     top_k = max(len(record["predictions"]) for record in records)
     scored = len(adapter.head) + 1 if parents else top_k
-    answers = answers.refined(second_answers(adapter, features, scored, doubt), scored, unsure)
+    answers = answers.refined(second_answers(adapter, features, scored), scored, unsure)
     answers = answers.grouped(parents, top_k) if parents else answers
     others = [pair for pair in zip(records, answers, strict=True) if not pair[0]["correct_label"]]
     judged = [(record, answer) for record, answer in others if record["true_label"]]

@@ -55,7 +55,7 @@ def write_report(
         title=title,
         summary=summary,
         adapter=adapter,
-        advice=run.classifier.advice,
+        advice=adapter.advice(),
         unsure=run.classifier.unsure,
         first_id=run.first_id,
         settings=settings,

@@ -26,7 +26,7 @@ from acclimate.classify.outputs import FeatureFile, ResultFile, read_results, wr
 from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError, RunError, StateError
 from acclimate.methods import Adapter, load_with_notes, save_state, state_to_bytes
-from acclimate.methods.gates import NearDuplicates, doubt_of
+from acclimate.methods.gates import NearDuplicates
 from acclimate.predict import (
     NONE,
     Prediction,
@@ -252,8 +252,7 @@ class Classification:
         again.open_like(rows, self.kept.size)
         for kept in rows.read(stop=self.kept.images):
             summary.extend(kept)
-        classifier = self.classifier
-        answers = second_answers(classifier.adapter, features.read(), self._scored, doubt_of(classifier.gates))
+        answers = second_answers(self.classifier.adapter, features.read(), self._scored)
         for online in rows.read(self.classifier.labels, start=self.kept.images):
             if self.output is not None and self.stop():
                 return False

@@ -392,7 +392,7 @@ def _say_findings(summary: "Summary", unsure: float, classifier: "Classifier") -
         say(f"{count(none, 'image')} {'is' if none == 1 else 'are'} none of these{doubted}.", err=True)
     if accuracy := str(summary.accuracy):
         say(accuracy, err=True)
-    for note in classifier.advice:
+    if note := classifier.adapter.advice():
         say(f"note: {note}", err=True)
     if not summary.answered:
         name, why = summary.reasons[0]

@@ -73,7 +73,6 @@ def correct(
     from acclimate.classify.options import run_options
     from acclimate.classify.outputs import ResultFile, read_results, write_results
     from acclimate.files import check_writable
-    from acclimate.methods.gates import noted_doubt
 
     _check_combination(results, fixes, state, listed, bool(undo))
     records = read_results(results) if results else []
@@ -100,7 +99,7 @@ def correct(
             _teach(adapter, rows, features, labels)
             done += f"; {state} has {count(len(adapter.corrections), 'correction')}. Results: {results}."
         parents = arguments.read_parents(begun.get("labels", ""))
-        effect = str(answer_again(rows, features, adapter, begun.get("unsure", 0.0), parents, noted_doubt(notes)))
+        effect = str(answer_again(rows, features, adapter, begun.get("unsure", 0.0), parents))
     if results and undo:
         write_results(results, records)
     save_state(adapter, state, notes)  # a command that is interrupted between the two can be given again

@@ -34,7 +34,6 @@ from acclimate.classify.summary import Summary
 from acclimate.cluster.adapting import ClusterJob, LearntState, adapt_task, again_task, merged, write_task
 from acclimate.cluster.machines import POLL_S, MachineWatch
 from acclimate.methods import Adapter
-from acclimate.methods.gates import doubt_of
 from acclimate.predict import second_answers
 from acclimate.reading.walk import read_ahead
 
@@ -175,7 +174,7 @@ def answer_again(
                 return None
             features.write(rows)
             counts.append(len(rows))
-        answers = second_answers(adapter, features.read(), job.top_k, doubt_of(job.gates))
+        answers = second_answers(adapter, features.read(), job.top_k)
         shared = ray.put(job)
         writes = deque[Any]()
         for number, count in enumerate(counts):

@@ -3,14 +3,12 @@
 `NearDuplicates` lets every image through once. `Rejector` recognises images that belong to none of the labels, by
 everyday nouns as negatives: an image that shows one of the labels is closer to this label than to thousands of other
 nouns, an image of something else is closer to some of the nouns. The idea of negative labels is NegLabel's (Jiang et
-al., ICLR 2024). `HoldBack` lets all images through: where the labels fit them badly, adapted answers are held back.
+al., ICLR 2024).
 """
 
 import math
 from abc import ABC, abstractmethod
 from base64 import b85decode, b85encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +16,6 @@ from acclimate.arrays import Array, HostArray, as_floats, index, log_sum_exp, mo
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
 from acclimate.files import parse_snapshot, snapshot_bytes
-from acclimate.methods.adapter import Adapter
 
 NEAREST_SHARE = 0.05  # share of the negatives, the nearest to a label, that are left out: its synonyms and kinds
 THRESHOLD = 0.5  # an image with at least this score belongs to no label
@@ -26,12 +23,6 @@ THRESHOLD = 0.5  # an image with at least this score belongs to no label
 GAP = 2.15
 LABELS = 1.0
 OFFSET = 6.55
-DOUBT = "doubt"  # the note of a state that has what a `HoldBack` remembers
-# Chosen by benchmarks/label_levels.py
-CLEAR = 4.0  # standard deviations above the mean of all nouns at which one of them names clearly what an image shows
-TRUSTED = 0.2  # doubt up to which adapted answers are given
-DOUBTED = 0.25  # doubt from which they are the model's own
-CONTRADICTED = 1 / 8  # share of the answers of a second pass that contradict those before it, from which it is left out
 
 
 class Gate(ABC):
@@ -49,10 +40,6 @@ class Gate(ABC):
 
     def relabel(self, head: Head) -> None:  # noqa: B027
         """Follow a change of the labels."""
-
-    def advice(self) -> str:
-        """Return one line that a user should know of the stream; "" if there is nothing to say."""
-        return ""
 
     def dump(self) -> str:
         """Return what it remembers of the stream, as text; "" for nothing."""
@@ -164,137 +151,18 @@ class Rejector(Gate):
 
         `logits` (B, K) are of the labels; the zero-shot ones when not given.
         """
-        return self._scores(self.gaps(evidence, logits))
-
-    def gaps(self, evidence: Evidence, logits: Array | None = None) -> Array:
-        """Return by how many standard deviations (B,) of its logits each of B images is closer to the labels."""
-        others = self._others(evidence)
-        labels = evidence.logits if logits is None else logits
-        return (log_sum_exp(labels) - log_sum_exp(others)) / namespace(others).std(others, axis=-1)
-
-    def clear_scores(self, evidence: Evidence) -> Array:
-        """Return the scores (B,) of `none_scores`, and 0 for images that none of the negatives names clearly."""
-        others = self._others(evidence)
-        xp = namespace(others)
-        deviation = xp.std(others, axis=-1)
-        clear = xp.max(others, axis=-1) - xp.mean(others, axis=-1) >= CLEAR * deviation
-        scores = self._scores((log_sum_exp(evidence.logits) - log_sum_exp(others)) / deviation)
-        return scores * xp.astype(clear, scores.dtype)
-
-    def _scores(self, gaps: Array) -> Array:
+        gaps = self.gaps(evidence, logits)
         xp = namespace(gaps)
         # The range of the exponent is limited for the sake of float32; scores beyond are 0 or 1 to twelve digits.
         exponent = xp.clip(GAP * gaps - LABELS * math.log(len(self.head)) + OFFSET, min=-30.0, max=30.0)
         return 1.0 / (1.0 + xp.exp(exponent))
 
-    def _others(self, evidence: Evidence) -> Array:
-        return self.head.logit_scale * (evidence.features @ self.negatives.T) + self.head.logit_bias
+    def gaps(self, evidence: Evidence, logits: Array | None = None) -> Array:
+        """Return by how many standard deviations (B,) of its logits each of B images is closer to the labels."""
+        others = self.head.logit_scale * (evidence.features @ self.negatives.T) + self.head.logit_bias
+        labels = evidence.logits if logits is None else logits
+        return (log_sum_exp(labels) - log_sum_exp(others)) / namespace(others).std(others, axis=-1)
 
     def __call__(self, evidence: Evidence, offered: HostArray) -> HostArray:
         """Return which of B samples may be learnt from (B,), among those that are offered (B,)."""
         return np.asarray(offered & (to_host(self.none_scores(evidence)) < THRESHOLD))
-
-
-class HoldBack(Gate):
-    """A gate that lets all images through, and holds adapted answers back where the labels fit the images badly.
-
-    A method learns from the model's own answers. Where images show what some noun names clearly and no label does,
-    these answers say little, and a method makes them worse. The doubt in the labels is the mean score of "none of
-    these" over the images so far, those without such a noun counting as 0: of blurred images, nouns say as little as
-    labels. From a doubt of 0.2 to one of 0.25, answers go over from adapted ones to the model's own. A second pass of
-    which more than an eighth contradicts the adapter as it was before is left out.
-
-    Args:
-        head: the labels.
-        negatives: those of a `Rejector`.
-    """
-
-    reason = "never"  # it refuses nothing
-
-    def __init__(self, head: Head, negatives: Array) -> None:
-        self.rejector = Rejector(head, negatives)
-        self.images = 0
-        self.doubts = 0.0  # their sum over the images
-
-    def __call__(self, evidence: Evidence, offered: HostArray) -> HostArray:
-        """Return what is offered."""
-        return offered
-
-    def relabel(self, head: Head) -> None:
-        """Follow a change of the labels."""
-        self.rejector.relabel(head)
-
-    def dump(self) -> str:
-        """Return the images seen and the sum of their doubts, as text."""
-        return f"{self.images} {self.doubts!r}" if self.images else ""
-
-    def restore(self, remembered: str) -> None:
-        """Take over what `dump` gave."""
-        images, doubts = remembered.split() if remembered else ("0", "0")
-        self.images = int(images)
-        self.doubts = float(doubts)
-
-    def temper(self, adapter: Adapter, evidence: Evidence, logits: Array, learnt: HostArray) -> Array:
-        """Return the logits (B, K) of an adapter as far as they are to be trusted, counting what is learnt from."""
-        found = to_host(self.rejector.clear_scores(evidence)).astype(np.float64) * learnt
-        doubts = np.cumsum(np.append(self.doubts, found))[1:]
-        images = self.images + np.cumsum(learnt)
-        self.doubts = float(doubts[-1])
-        self.images = int(images[-1])
-        return _mixed(adapter, evidence, logits, _trust(doubts / np.maximum(images, 1)))
-
-    @property
-    def doubt(self) -> float:
-        """The doubt in the labels."""
-        return self.doubts / max(self.images, 1)
-
-    def advice(self) -> str:
-        """Say how far adapted answers are held back; "" if they are not."""
-        if self.doubt <= TRUSTED:
-            return ""
-        how = "adapted answers are not given" if self.doubt >= DOUBTED else "adapted answers are partly held back"
-        return f"many images are closer to other words than to the labels, so {how}; name what they show more exactly."
-
-
-def doubt_of(gates: Sequence[Gate]) -> float | None:
-    """Return the doubt that a gate has found; None if none looks for it."""
-    return next((gate.doubt for gate in gates if isinstance(gate, HoldBack)), None)
-
-
-def noted_doubt(notes: Mapping[str, Any]) -> float | None:
-    """Return the doubt of the notes of a state; None if they have none."""
-    images, _, doubts = str(notes.get(DOUBT, "")).partition(" ")
-    return float(doubts) / int(images) if images else None
-
-
-Answer = Callable[[Array], Iterator[Array]]  # it takes features (n, d) or (n, V, d) and yields logits (b, K)
-
-
-def answer_held_back(adapter: Adapter, again: Answer, features: Array, doubt: float) -> Iterator[Array]:
-    """Answer features by `again`, a second pass of the adapter, as far as its answers are to be trusted."""
-    trust = _trust(np.array([doubt]))
-    start = 0
-    for logits in (adapter.last_answers if _contradicted(adapter, again, features) else again)(features):
-        evidence = adapter.head.observe(features[start : start + len(logits)])
-        start += len(logits)
-        yield _mixed(adapter, evidence, logits, trust)
-
-
-def _contradicted(adapter: Adapter, again: Answer, features: Array) -> bool:
-    if not getattr(adapter, "rounds", 0) or again == adapter.last_answers:
-        return False
-    pairs = zip(again(features), adapter.last_answers(features), strict=True)
-    differ = np.concatenate([to_host(a).argmax(axis=1) != to_host(b).argmax(axis=1) for a, b in pairs])
-    return bool(differ.mean() > CONTRADICTED)
-
-
-def _trust(doubts: HostArray) -> HostArray:
-    return np.clip((DOUBTED - doubts) / (DOUBTED - TRUSTED), 0.0, 1.0)
-
-
-def _mixed(adapter: Adapter, evidence: Evidence, logits: Array, trust: HostArray) -> Array:
-    """Return logits (B, K) between the model's own, with the votes of corrections, and those of an adapter."""
-    if (trust == 1.0).all():
-        return logits
-    own = adapter.corrections.vote(evidence.logits, evidence)
-    return own + move(trust, own)[:, None] * (logits - own)
