@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import math
 import os
 import re
 import secrets
@@ -10,7 +11,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO, Literal, TextIO
 from zlib import crc32
 
 import numpy as np
@@ -21,8 +22,9 @@ from safetensors.numpy import save as serialise
 from acclimate.arrays import HostArray
 from acclimate.errors import AcclimateError, InputError, RunError, StateError, reason
 
-FORMAT = "acclimate-state"
+FORMATS = {"state": "acclimate-state", "part": "acclimate-run"}  # what a snapshot holds -> the name in its file
 VERSION = 2
+SnapshotKind = Literal["state", "part"]
 MAX_SNAPSHOT = 4 * 2**30  # bytes; the largest states, of methods that keep K x K numbers, have 2 GB
 MAX_HEADER = 64 * 2**20  # bytes of tensor names and the description: names of classes and of streams, notes
 MAX_TEXT = 16 * 2**20  # bytes of labels, templates and the like
@@ -180,17 +182,26 @@ def check_writable(path: Path) -> None:
             raise InputError(f"cannot write {path}: {problem}.")
 
 
-def snapshot_bytes(tensors: Mapping[str, HostArray], description: Mapping[str, Any]) -> bytes:
+def snapshot_bytes(
+    tensors: Mapping[str, HostArray], description: Mapping[str, Any], holds: SnapshotKind = "state"
+) -> bytes:
     """Return a snapshot: tensors and a description that JSON can hold, with a checksum of both."""
     text = json.dumps(description, sort_keys=True)
-    about = {"format": FORMAT, "version": str(VERSION), "description": text, "checksum": _checksum(tensors, text)}
+    about = {
+        "format": FORMATS[holds],
+        "version": str(VERSION),
+        "description": text,
+        "checksum": _checksum(tensors, text),
+    }
     content = to_bytes(tensors, about)
     if int.from_bytes(content[:8], "little") > MAX_HEADER:  # what cannot be read again must not be written
-        raise StateError(f"names and notes of a state may have {MAX_HEADER:,} bytes at most.")
+        raise StateError(f"names and notes of a {holds} may have {MAX_HEADER:,} bytes at most.")
     return content
 
 
-def parse_snapshot(content: bytes, what: object = "the state") -> tuple[dict[str, HostArray], dict[str, Any]]:
+def parse_snapshot(
+    content: bytes, what: object = "the state", holds: SnapshotKind = "state"
+) -> tuple[dict[str, HostArray], dict[str, Any]]:
     """Return the tensors and the description of a snapshot; damage of any byte is refused.
 
     Every byte counts: the header must be as it would be written, and the checksum covers the rest.
@@ -198,30 +209,21 @@ def parse_snapshot(content: bytes, what: object = "the state") -> tuple[dict[str
     Args:
         content: the bytes that `snapshot_bytes` gave.
         what: its name, for errors.
+        holds: what it is a snapshot of.
     """
-    try:
-        length = int.from_bytes(content[:8], "little")
-        if length > min(len(content) - 8, MAX_HEADER):
-            raise ValueError(f"a header of {length} bytes in a file of {len(content)}")
-        header = json.loads(content[8 : 8 + length].decode())
-        metadata = header.get("__metadata__", {})
-        if metadata.get("format") != FORMAT:
-            raise StateError(f"{what} is a safetensors file but not an acclimate state.")
-        if metadata.get("version") != str(VERSION):
-            raise StateError(
-                f"{what} has state version {metadata.get('version')}, this acclimate reads version {VERSION}; "
-                "use the acclimate that wrote it, or start a new state."
-            )
+    with _reading_snapshot(what, holds):
+        header, end = _parse_header(io.BytesIO(content), len(content), what, holds)
         tensors = deserialise(content)
+        metadata = header["__metadata__"]
         text = metadata["description"]
-        if metadata["checksum"] != _checksum(tensors, text) or content[8 : 8 + length] != _header_bytes(header):
+        if metadata["checksum"] != _checksum(tensors, text) or content[8:end] != _header_bytes(header):
             raise StateError(f"{what} is damaged: its checksum does not match its content. Use another copy.")
         return tensors, {**json.loads(text)}  # refuses what is not a JSON object
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        raise StateError(f"{what} cannot be read as a state: it is truncated, damaged or foreign ({error}).") from error
 
 
-def read_snapshot(path: str | os.PathLike[str]) -> tuple[dict[str, HostArray], dict[str, Any]]:
+def read_snapshot(
+    path: str | os.PathLike[str], holds: SnapshotKind = "state"
+) -> tuple[dict[str, HostArray], dict[str, Any]]:
     """Return the tensors and the description of a file that holds a snapshot."""
     try:
         content = read_regular(path, MAX_SNAPSHOT)
@@ -229,7 +231,55 @@ def read_snapshot(path: str | os.PathLike[str]) -> tuple[dict[str, HostArray], d
         raise StateError(f"no state file at {path}.") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         raise StateError(f"{path} cannot be read: {reason(error)}.") from error
-    return parse_snapshot(content, path)
+    return parse_snapshot(content, path, holds)
+
+
+def read_description(
+    path: str | os.PathLike[str], holds: SnapshotKind
+) -> tuple[dict[str, Any], dict[str, tuple[tuple[int, ...], int]]]:
+    """Return the description of a file that holds a snapshot, and the shape and the offset in bytes of each tensor.
+
+    Only the header is read, so the tensors are not checked; `read_snapshot` does that.
+    """
+    with _reading_snapshot(path, holds), open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        header, end = _parse_header(file, size, path, holds)
+        description = {**json.loads(header.pop("__metadata__")["description"])}
+        tensors = {}
+        for name, about in header.items():
+            first, last = about["data_offsets"]
+            shape = tuple(about["shape"])
+            if about["dtype"] != "F32" or last - first != 4 * math.prod(shape) or not 0 <= first <= last <= size - end:
+                raise ValueError(f"the tensor {name!r} does not fit the file")
+            tensors[name] = (shape, end + first)
+        return description, tensors
+
+
+def _parse_header(file: BinaryIO, size: int, what: object, holds: SnapshotKind) -> tuple[dict[str, Any], int]:
+    """Return the header of a snapshot of so many bytes, and the position of its end."""
+    length = int.from_bytes(file.read(8), "little")
+    if length > min(size - 8, MAX_HEADER):
+        raise ValueError(f"a header of {length} bytes in a file of {size}")
+    header = json.loads(file.read(length).decode())
+    metadata = header.get("__metadata__", {})
+    if metadata.get("format") != FORMATS[holds]:
+        raise StateError(f"{what} is a safetensors file but not an acclimate {holds}.")
+    if metadata.get("version") != str(VERSION):
+        raise StateError(
+            f"{what} has {holds} version {metadata.get('version')}, this acclimate reads version {VERSION}; "
+            f"use the acclimate that wrote it, or start a new {holds}."
+        )
+    return header, 8 + length
+
+
+@contextmanager
+def _reading_snapshot(what: object, holds: SnapshotKind) -> Iterator[None]:
+    try:
+        yield
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise StateError(
+            f"{what} cannot be read as a {holds}: it is truncated, damaged or foreign ({error})."
+        ) from error
 
 
 def _header_bytes(header: Mapping[str, Any]) -> bytes:

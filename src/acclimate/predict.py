@@ -14,7 +14,7 @@ from acclimate.errors import InputError, StateError, same_words
 from acclimate.evidence import Evidence, Head
 from acclimate.methods import Adapter, Step
 from acclimate.methods.gates import THRESHOLD, Gate, Rejector
-from acclimate.reading.walk import Batch
+from acclimate.run import Batch
 
 NONE = "none of these"  # the answer for an image that belongs to no label
 # The columns of a table of results. The best labels are added: in csv as label_2, score_2, ..., elsewhere as a list.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from acclimate.arrays import unit_rows
 from acclimate.encoders import load_encoder
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, InputError
@@ -59,7 +60,7 @@ def test_the_seed_moves_the_views_but_not_the_image(paths, encoder, features):
 
 
 def test_the_first_view_is_the_image_as_the_model_prepares_it(paths, encoder, features):
-    plain = encoder.encode_images([encoder.prepare(open_image(path)) for path in paths])
+    plain = unit_rows(encoder.encode_images([encoder.prepare(open_image(path)) for path in paths]), "features")
     np.testing.assert_allclose(features[:, 0], plain, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(encode(paths, encoder, views=1)[0], plain, rtol=1e-4, atol=1e-4)
 
@@ -152,7 +153,7 @@ def test_diffusion_views_are_crops_then_generated_images(paths, encoder, generat
     assert errors == [None] * 6
     crops = encode(paths[:6], encoder, kind="crop", **options)[0]
     np.testing.assert_allclose(found[:, : views - made], crops[:, : views - made], rtol=1e-4, atol=1e-4)
-    images = encoder.encode_images([encoder.prepare(draw("blue", seed)) for seed in range(made)])
+    images = unit_rows(encoder.encode_images([encoder.prepare(draw("blue", seed)) for seed in range(made)]), "features")
     np.testing.assert_allclose(found[:, views - made :], np.stack([images] * 6), rtol=1e-4, atol=1e-4)
 
 
@@ -176,7 +177,7 @@ def test_images_can_be_read_as_they_are_stored(encoder, tmp_path):
     draw("red", 1).save(tmp_path / "turned.png", exif=exif)
     found = [encode([tmp_path / "turned.png"], encoder, views=1, upright=upright)[0] for upright in (True, False)]
     turned = draw("red", 1).transpose(Image.Transpose.ROTATE_270)
-    expected = encoder.encode_images([encoder.prepare(turned), encoder.prepare(draw("red", 1))])
+    expected = unit_rows(encoder.encode_images([encoder.prepare(turned), encoder.prepare(draw("red", 1))]), "features")
     np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-4, atol=1e-4)
 
 

@@ -29,7 +29,8 @@ from acclimate.evidence import Head
 from acclimate.files import write_atomically, writing
 from acclimate.prompts import LearnedPrompts, build_head, prompts_for
 from acclimate.prompts.templates import LEARNED_PREFIX
-from acclimate.reading.walk import Batch, Preparer, encode_ahead, gpu_of, precision_of
+from acclimate.reading.walk import Preparer, encode_ahead, gpu_of, precision_of
+from acclimate.run import Batch
 from acclimate.stream import FeatureStream
 from acclimate.views import VERSION as VIEWS_VERSION
 from acclimate.views.generated import GeneratedFolder, open_generator

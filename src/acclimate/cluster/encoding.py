@@ -23,7 +23,8 @@ from acclimate.encoders import load_encoder
 from acclimate.encoders.loading import BUNDLED, PREFIXES, absolute_model
 from acclimate.errors import AcclimateError, InputError, ModelError
 from acclimate.images.opening import limit_pixels, pixel_limit
-from acclimate.reading.walk import Batch, Preparer, encode_ahead
+from acclimate.reading.walk import Preparer, encode_ahead
+from acclimate.run import Batch
 from acclimate.sources.source import Sample
 
 AGAIN = "again: "  # prefix of the message of an error that may not recur

@@ -12,11 +12,12 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 import numpy as np
 from PIL import Image
 
-from acclimate.arrays import Array, HostArray, move
+from acclimate.arrays import Array, HostArray, as_floats, move, unit_rows
 from acclimate.encoders import Encoder
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, InputError
 from acclimate.images.opening import date_taken, open_image, unreadable
+from acclimate.run import Batch
 from acclimate.views import KINDS, Kind
 from acclimate.views.augment import AREA, LARGE, ModelInput, ViewPlan, draw_plan, make_views
 from acclimate.views.generated import Generator as ImageGenerator
@@ -26,22 +27,6 @@ OnError = Literal["raise", "skip"]  # "skip": the batch of an unreadable image s
 Decoder = Literal["auto", "pillow", "nvjpeg"]  # decoder of JPEGs
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-class Batch(NamedTuple):
-    """A batch of encoded images, of which r could be read."""
-
-    start: int  # position of the first image in the stream
-    names: list[str]
-    errors: list[str | None]  # reasons why images cannot be read; None for those that can
-    features: Array  # (r, d), or (r, V, d) for V views: a NumPy array, or a tensor on the encoder's GPU
-    truths: list[str | None]  # true labels, where the source provides them
-    taken: Sequence[str | None] = ()  # times at which they were taken, see `date_taken`; empty for none
-
-    @property
-    def readable(self) -> list[int]:
-        """Positions in the stream of the images that could be read."""
-        return [self.start + index for index, error in enumerate(self.errors) if error is None]
 
 
 class ReadImage(NamedTuple):
@@ -275,7 +260,7 @@ def encode_ahead(
                 start=read[0].position,
                 names=[image.name for image in read],
                 errors=[image.error for image in read],
-                features=features,
+                features=unit_rows(as_floats(features, "features"), "features") if len(features) else features,
                 truths=[image.truth for image in read],
                 taken=[image.taken for image in read],
             )
