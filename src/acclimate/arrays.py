@@ -4,7 +4,9 @@ Nothing here names a device or a dtype, except that half precision is widened to
 resolution of 1/64 in float16, which is coarser than the differences that decide between two classes.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,24 @@ def namespace(*arrays: Array) -> Any:
     if STANDARD and all(isinstance(each, np.ndarray | np.generic) for each in arrays):
         return np
     return array_namespace(*arrays)
+
+
+@contextmanager
+def ordinary_tensors() -> Iterator[None]:
+    """Leave PyTorch's inference mode and autocast; a decorator, too.
+
+    A tensor that is made in inference mode cannot be changed in place outside of it, and autocast rounds products to
+    half precision. What is kept, or answered, must not depend on the mode of the caller.
+    """
+    torch: Any = sys.modules.get("torch")  # a caller in one of its modes has imported it
+    with ExitStack() as left:
+        if hasattr(torch, "autocast"):  # it may be half imported by another thread
+            if torch.is_inference_mode_enabled():
+                left.enter_context(torch.inference_mode(False))
+            for kind in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(kind):
+                    left.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def as_floats(x: Any, what: str) -> Array:

@@ -25,6 +25,7 @@ from acclimate.arrays import (
     log_sum_exp,
     move,
     namespace,
+    ordinary_tensors,
     softmax_and_entropy,
     to_host,
     unit_rows,
@@ -123,6 +124,7 @@ class Head:
     kinds: Array | None = None
     kind_counts: tuple[int, ...] = ()
 
+    @ordinary_tensors()
     def __post_init__(self) -> None:
         vectors = as_floats(self.class_vectors, "class vectors")
         if vectors.ndim != 2 or 0 in vectors.shape:
@@ -209,6 +211,7 @@ class Head:
         """
         return self.observe_unit(self.unit_features(features))
 
+    @ordinary_tensors()
     def unit_features(self, features: Array) -> Array:
         """Return features (B, d) or (B, V, d) as unit rows where the head lives, refusing those without a direction."""
         floats = as_floats(features, "features")
@@ -227,6 +230,7 @@ class Head:
             raise InputError(f"no samples: features have shape {shape}.")
         return unit_rows(move(floats, self.class_vectors), "features")
 
+    @ordinary_tensors()
     def observe_unit(self, unit: Array) -> Evidence:
         """Return evidence for what `unit_features` gave."""
         if unit.ndim == 3:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
 from PIL import Image
 
-from acclimate.arrays import Array, HostArray
+from acclimate.arrays import Array, HostArray, ordinary_tensors
 from acclimate.errors import InputError, ModelError
 
 
@@ -62,6 +62,7 @@ PREFIXES = {
 }
 
 
+@ordinary_tensors()  # weights that are loaded in inference mode could never be differentiated through
 def load_encoder(
     name: str = BUNDLED,
     device: str = "auto",

@@ -192,6 +192,8 @@ class TextTower:
         tables = [each for name, each in model.named_modules() if name.rpartition(".")[2] == "token_embedding"]
         if not tables:
             raise ModelError(_cannot(model, "it has no table named token_embedding"))
+        if any(each.is_inference() for each in model.parameters()):
+            raise ModelError(_cannot(model, "it was made under torch.inference_mode(), so make it outside of it"))
         self.table = tables[0]
         self._token_ids = token_ids
         self._text_features = text_features

@@ -23,11 +23,13 @@ from acclimate.arrays import (
     is_array_api_obj,
     move,
     namespace,
+    ordinary_tensors,
     softmax_and_entropy,
 )
 from acclimate.errors import InputError, is_text, nearest
 from acclimate.evidence import Evidence, Head
 from acclimate.methods.corrections import Corrections
+from acclimate.methods.exclusive import Turn, exclusive
 from acclimate.methods.state import LARGEST_ID, Dump, Entry, Ids, MergeRule, State
 
 # Logits computed at once, where that makes 256 to 1024 samples: enough to fill the matrix products and to hide the cost
@@ -43,6 +45,10 @@ NEEDS = {
 MethodKind = Literal["online", "collection", "episodic", "few-shot"]
 ViewsKind = Literal["augmix", "crop", "large-crop", "diffusion"]
 AnyState = TypeVar("AnyState", bound=State)
+AnyAdapterClass = TypeVar("AnyAdapterClass", bound=type)
+# Methods that read or change what was learnt, in the frame and where a method has its own: one thread at a time
+READING = {"dump", "entries", "learnt", "advice", "refined", "last_answers", "__getstate__", "__deepcopy__"}
+CHANGING = {"step", "adapt", "settle", "fit", "reset", "restore", "replace_head", "to", "add_classes", "remove_classes"}
 
 
 class Change(NamedTuple):
@@ -73,12 +79,22 @@ class Step:
     changes: Mapping[str, Change] = field(default_factory=dict)
 
 
+def _take_turns(adapter: AnyAdapterClass) -> AnyAdapterClass:
+    """Make those methods wait for each other that a class of adapters does not inherit."""
+    for name in (READING | CHANGING).intersection(vars(adapter)):
+        setattr(adapter, name, exclusive(vars(adapter)[name]))
+    return adapter
+
+
+@_take_turns
 @dataclass(eq=False, repr=False)
 class Adapter(ABC):
     """A classifier that may learn from the samples it is shown. An adapter is one method at work on one stream.
 
     It lives where its head lives. Features from elsewhere are brought there, and answers go back to the caller's
-    array library, device and dtype.
+    array library, device and dtype. Threads may share an adapter: they wait for each other, and samples are learnt in
+    the order in which the threads come. Answers and state do not depend on PyTorch's inference mode and autocast, which
+    an adapter leaves while it computes.
 
     Args:
         head: the zero-shot classifier to start from.
@@ -101,6 +117,7 @@ class Adapter(ABC):
         frozen: True if it answers without learning.
         parts: the declared parts of the state by name.
         corrections: the images that a person has corrected; a part of every adapter's state.
+        turn: lock that a thread holds while it reads or changes the state; `with adapter.turn:` joins several calls.
 
     Examples:
         A method that sharpens the zero-shot answer:
@@ -135,6 +152,11 @@ class Adapter(ABC):
     origin: str = ""
     text: Any = None
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _take_turns(cls)
+
+    @ordinary_tensors()
     def __post_init__(self) -> None:
         if not isinstance(self.head, Head):
             raise InputError(
@@ -145,6 +167,7 @@ class Adapter(ABC):
             setattr(self, name, value)
         if getattr(self, "rounds", 0) < 0:
             raise InputError(f"rounds must be at least 0, got {self.settings['rounds']}.")
+        self.turn = Turn()
         self.seen: dict[str, int] = {}
         self.frozen = False
         self.parts: dict[str, State] = {}
@@ -161,6 +184,7 @@ class Adapter(ABC):
         """Declare a part of the state, to be cleared, saved, loaded, merged and moved with the adapter."""
         self.parts[name] = part
         part.contradicted = self.corrections.contradicts
+        part.turn = self.turn
         return part
 
     @abstractmethod
@@ -293,11 +317,10 @@ class Adapter(ABC):
         yield from final.last_answers(features)
 
     def last_answers(self, features: Array) -> Iterator[Array]:
-        """Yield the logits of the adapter, settled and frozen, block by block."""
-        final = deepcopy(self)
-        final.settle()
+        """Yield the logits of the adapter, settled and frozen, block by block; as every generator, of a copy of it."""
+        self.settle()
         for start, evidence in observed(self.head, features):
-            logits = final.respond(evidence, np.arange(start, start + len(evidence)), False).logits
+            logits = self.respond(evidence, np.arange(start, start + len(evidence)), False).logits
             yield self.corrections.vote(logits, evidence)
 
     def settle(self) -> None:
@@ -366,6 +389,21 @@ class Adapter(ABC):
             part.move(head, position)
         self.head = head
         self.derive()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Adapter":
+        twin = object.__new__(type(self))
+        memo.update({id(self): twin, id(self.head): self.head, id(self.text): self.text})
+        vars(twin).update(deepcopy(vars(self), memo))
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        shared = {id(each): each for each in (self, self.head, self.text)}
+        return deepcopy(vars(self), shared)  # another thread may learn while the copy is written
+
+    @ordinary_tensors()
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        shared = {id(each): each for each in (self, state["head"], state["text"])}
+        vars(self).update(deepcopy(state, shared))
 
     def __repr__(self) -> str:
         state = f"classes={len(self.head)}, dim={self.head.dim}, samples_seen={self.samples_seen}"

@@ -20,6 +20,7 @@ from acclimate.arrays import (
 )
 from acclimate.errors import InputError, StateError, nearest
 from acclimate.evidence import Evidence
+from acclimate.methods.exclusive import exclusive
 from acclimate.methods.state import LARGEST_ID, Dump, Ids, State
 
 SAME_IMAGE_COSINE = 0.999  # features that are closer are of the same image
@@ -95,6 +96,7 @@ class Corrections(State):
     def __len__(self) -> int:
         return len(self.ids)
 
+    @exclusive
     def __iter__(self) -> Iterator[Correction]:
         labels = [self.head.class_names[label] for label in self.classes]
         names = [bytes(row).rstrip(b"\0").decode(errors="replace") for row in self.names]
@@ -105,6 +107,7 @@ class Corrections(State):
         none = np.empty(0, np.int64)
         self._take({"keys": np.empty((0, self.head.dim)), "classes": none, "ids": none, "names": _as_bytes([])})
 
+    @exclusive
     def correct(
         self, features: Array, classes: Sequence[int] | HostArray, ids: Ids | None = None, names: Sequence[str] = ()
     ) -> list[int]:
@@ -134,6 +137,7 @@ class Corrections(State):
         self.changed()
         return [int(each) for each in given]
 
+    @exclusive
     def undo(self, ids: Ids) -> None:
         """Take back the corrections with these ids, as if they had never been made."""
         gone = check_integers(ids, len(ids), LARGEST_ID, "ids")
@@ -143,6 +147,7 @@ class Corrections(State):
         self._take({name: values[kept] for name, values in self._rows().items()})
         self.changed()
 
+    @exclusive
     def knows(self, evidence: Evidence) -> HostArray:
         """Return which of B samples are corrected images: (B,)."""
         if not len(self):

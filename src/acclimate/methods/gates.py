@@ -12,7 +12,18 @@ from base64 import b85decode, b85encode
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, as_floats, index, log_sum_exp, move, namespace, to_host, unit_rows
+from acclimate.arrays import (
+    Array,
+    HostArray,
+    as_floats,
+    index,
+    log_sum_exp,
+    move,
+    namespace,
+    ordinary_tensors,
+    to_host,
+    unit_rows,
+)
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
 from acclimate.files import parse_snapshot, snapshot_bytes
@@ -157,6 +168,7 @@ class Rejector(Gate):
         exponent = xp.clip(GAP * gaps - LABELS * math.log(len(self.head)) + OFFSET, min=-30.0, max=30.0)
         return 1.0 / (1.0 + xp.exp(exponent))
 
+    @ordinary_tensors()
     def gaps(self, evidence: Evidence, logits: Array | None = None) -> Array:
         """Return by how many standard deviations (B,) of its logits each of B images is closer to the labels."""
         others = self.head.logit_scale * (evidence.features @ self.negatives.T) + self.head.logit_bias

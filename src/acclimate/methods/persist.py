@@ -51,19 +51,22 @@ def state_to_bytes(adapter: Adapter, notes: Mapping[str, Any] | None = None) -> 
         >>> state_from_bytes(state_to_bytes(TDA(Head(np.eye(3), logit_scale=10.0)))).name
         'tda'
     """
-    tensors, about_head = adapter.head.to_file()
+    with adapter.turn:
+        tensors, about_head = adapter.head.to_file()
+        tensors |= adapter.dump()
+        seen = dict(adapter.seen)
     description = {
         "method": adapter.name,
         "settings": adapter.settings,
         "head": about_head,
         "origin": adapter.origin,
-        "seen": adapter.seen,
+        "seen": seen,
         "frozen": adapter.frozen,
         "encoder": getattr(adapter.text, "fingerprint", ""),  # fingerprint of the text tower, where a method needs it
         "notes": dict(notes or {}),
     }
     check_description(description, "the state")  # what cannot be read again must not be written
-    return snapshot_bytes(tensors | adapter.dump(), description)
+    return snapshot_bytes(tensors, description)
 
 
 def load_state(path: str | os.PathLike[str], like: Adapter | None = None, text: Any = None) -> Adapter:
@@ -169,7 +172,7 @@ def check_description(description: Mapping[str, Any], what: object) -> None:
 
 def duplicate(adapter: AnyAdapter) -> AnyAdapter:
     """Return an independent copy of an adapter."""
-    return copy.deepcopy(adapter, {id(each): each for each in (adapter.head, adapter.text)})
+    return copy.deepcopy(adapter)
 
 
 def compare_states(name: str, settings: Mapping[str, Any], head: Head, other: Adapter) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, move, namespace, to_host
 from acclimate.errors import StateError
 from acclimate.evidence import Head
+from acclimate.methods.exclusive import Turn
 
 MergeRule = Literal["union", "sum"]
 Dump = dict[str, HostArray]
@@ -39,6 +40,7 @@ class State(ABC):
         capacity: the most samples per class that it keeps as entries; 0 for a kind of state that keeps none.
         contradicted: function that takes the keys (E, d), classes and ids (E,) of E entries and returns which of them
             the adapter's corrections contradict: (E,).
+        turn: lock of the adapter that it belongs to.
     """
 
     rule: ClassVar[MergeRule | None]
@@ -49,6 +51,7 @@ class State(ABC):
 
     def __init__(self, head: Head) -> None:
         self.head = head
+        self.turn = Turn()
         self.clear()
 
     @abstractmethod
