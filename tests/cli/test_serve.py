@@ -13,8 +13,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from acclimate import Classifier
+from acclimate import Classifier, list_methods
 from acclimate.cli import app
+from own_methods import SHARPEN
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +79,24 @@ def test_from_the_first_image_to_the_next_start(tiny_onnx, photos, tmp_path):
         for key in ("labels", "settings", "samples_seen", "entries"):
             assert again[key] == described[key]
         assert client.get("/v1/streams/shop-1/caches", params={"thumbnails": True}).json() == entries
+
+
+def test_the_methods_that_are_offered_are_those_that_streams_can_have(tiny_onnx, tmp_path):
+    """Every method of the menu, that of a plugin included, makes a stream; every other one is refused."""
+    (tmp_path / "plugin.py").write_text(SHARPEN)
+    options = ["--model", f"onnx:{tiny_onnx}", "--plugin", str(tmp_path / "plugin.py")]
+    with running(tmp_path, *options) as client:
+        schemas = client.get("/openapi.json").json()["components"]["schemas"]
+        offered = schemas["StreamRequest"]["properties"]["method"]["enum"]
+        assert schemas["NamelessStreamRequest"]["properties"]["method"]["enum"] == offered
+        assert {"sharpen", "accord", "tda", "zero"} <= set(offered)
+        assert not {"stata", "tpt", "coop", "tip-adapter"} & set(offered)
+        for method in sorted({*list_methods(), "sharpen"}):
+            for views in (1, 2):
+                body = {"labels": ["cat", "dog"], "method": method, "views": views}
+                made = client.put(f"/v1/streams/{method}-{views}", json=body)
+                assert made.status_code in (201, 422), made.text
+            assert (made.status_code == 201) == (method in offered), (method, made.text)
 
 
 def test_options_as_variables_and_tokens(tiny_onnx, tmp_path):

@@ -50,6 +50,17 @@ def test_answers_are_those_of_the_classifier_and_nothing_is_learnt(serve, defaul
         assert client.get("/v1/streams/shop/learnt").json()["columns"]["shots"]
 
 
+def test_its_method_is_offered_with_those_of_all_services(serve, defaults):
+    def offered(client):
+        return client.get("/openapi.json").json()["components"]["schemas"]["StreamRequest"]["properties"]["method"]
+
+    with serve() as client:
+        others = offered(client)["enum"]
+    with serve(defaults=defaults) as client:
+        assert offered(client)["enum"] == sorted([*others, "tip-adapter"])
+        assert client.put("/v1/streams/new", json={"method": "tip-adapter"}).status_code == 201
+
+
 def test_learned_prompts_survive_a_restart(start, after_a_kill, tiny_clip, photos, pictures, tmp_path):
     clip = load_encoder(f"local:{tiny_clip}", "cpu")
     classifier = Classifier(COLOURS, clip, method="coop", cache=False, epochs=1, context_tokens=2)

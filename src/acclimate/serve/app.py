@@ -71,6 +71,8 @@ def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collect
     _, bodies = models_json_schema(
         [(each, "validation") for each in BODIES], ref_template="#/components/schemas/{model}"
     )
+    for model in (schemas.StreamRequest, schemas.NamelessStreamRequest):
+        bodies["$defs"][model.__name__]["properties"]["method"]["enum"] = streams.methods()
     app.openapi()["components"]["schemas"] |= bodies["$defs"]  # routes read them from requests themselves
     app.mount("/page", StaticFiles(directory=PAGE, packages=[("fastapi_swagger", "resources")]))
     # The middleware that is added last sees a request first.

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from acclimate.errors import nearest
-from acclimate.methods import DEFAULT_METHOD, list_methods
+from acclimate.methods import DEFAULT_METHOD
 from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import Answer
 
@@ -83,9 +83,7 @@ class StreamSetup(RequestBody):
     templates: Prompt | Prompts | Annotated[dict[Label, Prompts], Field(max_length=MAX_LABELS, fail_fast=True)] = Field(
         "single", description="A prompt with {}, the name of a set, a list of these, or all prompts of each label."
     )
-    method: Word = Field(
-        DEFAULT_METHOD, description="Name of the adaptation method.", json_schema_extra={"enum": list(list_methods())}
-    )
+    method: Word = Field(DEFAULT_METHOD, description="Name of the adaptation method.")
     settings: dict[Word, bool | Integer | Number | Word] = Field(
         {}, max_length=100, fail_fast=True, description="Settings of the method."
     )

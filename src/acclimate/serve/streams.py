@@ -21,7 +21,7 @@ from acclimate.encoders import Encoder
 from acclimate.errors import AcclimateError, InputError
 from acclimate.evidence import Head
 from acclimate.files import remove_leftovers, sync_folder
-from acclimate.methods import Adapter, Step, create, duplicate, find_method, require
+from acclimate.methods import Adapter, Step, create, duplicate, find_method, list_methods, require
 from acclimate.predict import Prediction, Predictions, refuse_none
 from acclimate.prompts import LearnedPrompts
 from acclimate.reading.batcher import Batcher
@@ -137,6 +137,18 @@ class Streams:
         if not loaded:
             await self._unload()
         return stream
+
+    def methods(self) -> list[str]:
+        """Return the names of the methods that `create` accepts, those of plugins and of a fitted file included."""
+        fitted = (self.defaults or {}).get("fitted")
+        accepted = [] if fitted is None else [fitted.name]
+        for name, method in list_methods().items():
+            options = {"method": name, "views": 1 + ("views" in method.needs)}
+            with suppress(Exception):  # whatever a plugin raises, no stream can have its method
+                _, setup = check_setup(("cat", "dog"), options, self.limits)
+                self.batcher.preparer(setup.views, setup.views_kind)
+                accepted.append(name)
+        return sorted(accepted)
 
     def describe(self) -> list[dict[str, Any]]:
         """Describe every stream; for those that cannot be used, only `name` and `broken`."""
