@@ -51,12 +51,16 @@ def test_a_kill_loses_nothing_that_was_answered(start, after_a_kill, images, met
         assert copy.caches() == stream.caches()
         assert copy.learnt() == stream.learnt()
         assert copy.describe()["broken"] is None
+        for count in ("answered", "changed"):
+            assert copy.describe()[count] == stream.describe()[count]
         return copy
 
     for start_at in range(0, 30, 3):
         stream.classify(images[start_at : start_at + 3], client=f"camera {start_at % 2}")
         if start_at % 9 == 0:
             assert_nothing_is_lost()
+    stream.classify(images[:1], adapt=False)
+    assert stream.describe()["answered"] == 30
     for action in (
         lambda: stream.set_frozen(True),
         lambda: stream.set_frozen(False),

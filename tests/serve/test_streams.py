@@ -13,6 +13,7 @@ from acclimate.prompts import head as head_module
 from acclimate.serve import storage
 from acclimate.serve import stream as stream_module
 from acclimate.serve.http_errors import ExistsError, NotFoundError, StorageError, TooManyError, UnusableError
+from acclimate.serve.server import log_start
 from stream_calls import names
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
@@ -63,6 +64,19 @@ def test_a_stream_of_another_model_is_refused(start, after_a_kill, encoder, monk
     monkeypatch.setattr(encoder, "fingerprint", "another")
     with pytest.raises(UnusableError, match="made with another model; start the service with that model"):
         after_a_kill().get("shop")
+
+
+def test_the_log_says_which_streams_cannot_be_used_and_why(start, after_a_kill, encoder, monkeypatch, tmp_path, caplog):
+    """A stream of another model is not called damaged."""
+    start().create("shop", LABELS)
+    monkeypatch.setattr(encoder, "fingerprint", "another")
+    (tmp_path / "state" / "streams" / "worn.sqlite").write_bytes(b"nothing")
+    log_start(after_a_kill().target, "a model")
+    lines = [record for record in caplog.records if record.message == "stream cannot be used"]
+    reasons = {record.fields["stream"]: record.fields["reason"] for record in lines}
+    assert "made with another model" in reasons["shop"]
+    assert "its file is damaged" in reasons["worn"]
+    assert not [record for record in caplog.records if "damaged" in record.message]
 
 
 def test_calls_after_closing_are_refused(start, images):

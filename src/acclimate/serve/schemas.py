@@ -233,8 +233,8 @@ class DescriptionResponse(StreamSetup, ConditionResponse):
     entries: dict[str, int] = Field(description="Entries per cache.", examples=[{"positive": 9, "negative": 4}])
     capacity: dict[str, int] = Field(description="Entries per label that each cache can hold.")
     snapshots: int = Field(description="Number of snapshots to roll back to.")
-    answered: int = Field(description="Images classified since the service started.")
-    changed: int = Field(description="Predictions that adaptation has changed since the service started.")
+    answered: int = Field(description="Images classified since the stream was created, except with `adapt=false`.")
+    changed: int = Field(description="Of these, the number whose predicted label adaptation has changed.")
     changed_share: float
 
 

@@ -69,7 +69,7 @@ def log_start(streams: Streams, model: str) -> None:
     logger.info("started", extra={"fields": {"version": __version__, "model": model, "streams": len(described)}})
     for each in described:
         if each["broken"]:
-            logger.error("stream damaged", extra={"fields": {"stream": each["name"], "reason": each["broken"]}})
+            logger.error("stream cannot be used", extra={"fields": {"stream": each["name"], "reason": each["broken"]}})
     labels = list(streams.defaults["labels"]) if streams.defaults else []
     other = [each["name"] for each in described if labels and list(each.get("labels", labels)) != labels]
     if other:

@@ -68,9 +68,13 @@ FORGOTTEN = (
     "SELECT max(id) FROM (SELECT id, sum(length(body)) OVER (ORDER BY id DESC) AS total FROM events) WHERE total > ?"
 )
 COUNTS = """
-SELECT (SELECT count(*) FROM snapshots) AS snapshots, length(state) AS state_bytes
+SELECT (SELECT count(*) FROM snapshots) AS snapshots, length(state) AS state_bytes,
+    coalesce((SELECT value FROM about WHERE key = 'answered'), 0) AS answered,
+    coalesce((SELECT value FROM about WHERE key = 'changed'), 0) AS changed
 FROM snapshots ORDER BY id DESC LIMIT 1
 """
+# Adds to one of these counts
+ADD_COUNT = "INSERT INTO about VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = value + excluded.value"
 # Samples learnt: those in the newest snapshot, and those after it
 SEEN = """
 SELECT samples_seen + (SELECT coalesce(sum(samples), 0) FROM events WHERE events.id > event) AS samples_seen
@@ -164,7 +168,7 @@ class StreamFile:
         return self.about("summary") | self.counts() | dict(self._database.execute(SEEN).fetchone())
 
     def counts(self) -> dict[str, int]:
-        """Return the number of snapshots, and the size of the newest."""
+        """Return the number of snapshots, the size of the newest, and the numbers of answers: all, and changed ones."""
         return dict(self._database.execute(COUNTS).fetchone())
 
     @noticing_damage()
@@ -214,7 +218,10 @@ class StreamFile:
             raise
 
     def add(self, event: Event) -> None:
-        """Append an event; samples of which none was learnt lead to no state, and are kept beside the events."""
+        """Append an event, and count its answers; samples of which none was learnt are kept beside the events."""
+        if answers := event.about.get("answers"):
+            self._database.execute(ADD_COUNT, ["answered", len(answers)])
+            self._database.execute(ADD_COUNT, ["changed", sum(each["changed"] for each in answers)])
         if event.about.get("samples") == 0:
             body = snapshot_bytes({"features": event.features}, event.about)
             (size,) = self._database.execute("SELECT coalesce(max(id), 0) + ? FROM unlearnt", [len(body)]).fetchone()

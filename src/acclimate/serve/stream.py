@@ -78,7 +78,6 @@ class Stream:
         self._metrics = metrics
         self._turn = asyncio.Lock()
         self._waiting = 0  # bounded calls that wait or work
-        self._answered = self._changed = 0
         self._received = 0  # position of the next image
         self._gone = False
         self._learner: Learner | None = None
@@ -109,10 +108,7 @@ class Stream:
         return 0 if self._learner is None else self._summary["state_bytes"]
 
     def describe(self) -> dict[str, Any]:
-        """Return the stream as JSON values, as of the last call that was finished; only `broken` if it cannot be used.
-
-        `answered` and `changed` count images since the service started.
-        """
+        """Return the stream as JSON values, as of the last call that ended; only `broken` if it cannot be used."""
         if self.broken:
             return {"name": self.name, "broken": self.broken}
         return {
@@ -120,9 +116,7 @@ class Stream:
             **self._summary,
             "name": self.name,
             "refusals": 0 if self._guard is None else self._guard.refusals,
-            "answered": self._answered,
-            "changed": self._changed,
-            "changed_share": self._changed / self._answered if self._answered else 0.0,
+            "changed_share": self._summary["changed"] / max(1, self._summary["answered"]),
             "degraded": self.degraded,
             "broken": None,
         }
@@ -351,8 +345,6 @@ class Stream:
             found, step = self.learner.classify(encoded, negatives, **options | {"learn": False})
             found = replace(found, refused=[str(error)] * len(found))
         replaced = sum(len(change.dropped) for change in step.changes.values())
-        self._answered += len(found)
-        self._changed += sum(prediction.changed for prediction in found)
         self._metrics.answered(found, len(self.learner.adapter.head))
         self._metrics.adapted(found, replaced, perf_counter() - began)
         return found

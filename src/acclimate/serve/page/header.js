@@ -33,7 +33,7 @@ export function describeStream(find, stream, counted) {
   find("kept-figure").hidden = !Object.keys(entries).length;
   find("kept").textContent = Object.values(entries).reduce((a, b) => a + b, 0).toLocaleString("en");
   find("since").textContent = answered && answered !== counted
-    ? `Since the service started, this stream has answered ${many(answered, "image")} from all clients; adapting changed ${percent(changed, answered)} of the answers.`
+    ? `This stream has answered ${many(answered, "image")} from all clients; adapting changed ${percent(changed, answered)} of the answers.`
     : "";
   const condition = stream.broken ?? stream.degraded;
   find("condition").hidden = !condition;
