@@ -27,7 +27,6 @@ from acclimate import Accord
 from acclimate.arrays import Array
 from acclimate.bench.leaderboard import SHORT, plan_board
 from acclimate.bench.measurements import Measurements
-from acclimate.bench.orders import shape_title
 from acclimate.bench.prequential import Variant
 from acclimate.bench.results import Score, markdown_table, points, write_page
 from acclimate.cli.bench import as_patterns
@@ -36,7 +35,7 @@ from acclimate.methods import register
 from acclimate.methods.state import Sums
 from acclimate.methods.two_views import EVEN, SEEN, VIEWS, Figures, Scores, TwoViews
 
-SHAPES = ("seed", "class-sequential", "half-classes", "long-tail", "few-classes", SHORT)
+SHAPES = ("shuffled", "class-sequential", "half-classes", "long-tail", "few-classes", SHORT)
 WHOLE = "accord"
 REFERENCE = "tda"
 AGAIN = "second pass: "  # begins the title of what does not change online answers
@@ -216,7 +215,7 @@ class Side:
         cells = [""] * (len(changes) + 1)
         if self is not whole:
             loss, shape = self.worst_change(whole)
-            cells = [*map(points, changes), f"{points(loss)} ({shape_title(shape)})"]
+            cells = [*map(points, changes), f"{points(loss)} ({shape})"]
         return [title, points(self.gains.mean()), *cells[:-1], run, cells[-1], f"{100 * self.ece:.2f}"]
 
     def earns(self, whole: "Side") -> bool:

@@ -109,7 +109,7 @@ def main() -> None:
     )
     for path, panels in zip(options.streams, grid.T, strict=True):
         stream = read_stream(path)
-        runs = [curves(stream, stream_order(stream, f"seed:{number}")) for number in range(options.orders)]
+        runs = [curves(stream, stream_order(stream, f"shuffled:{number}")) for number in range(options.orders)]
         draw_column(panels, path.stem, {name: np.mean([run[name] for run in runs], axis=0) for name in runs[0]})
         print(f"{path.stem}: {options.orders} orders", flush=True)
     for axes in grid.flat:

@@ -90,7 +90,7 @@ def measure(path: Path, name: str, orders: int, limit: int) -> Iterator[Run]:
     """Return all runs on a stream."""
     stream = read_stream(path)
     for seed in range(orders):
-        order = stream_order(stream, f"seed:{seed}")[:limit]
+        order = stream_order(stream, f"shuffled:{seed}")[:limit]
         features = stream.features[order]
         labels = stream.labels[order]
         for method in METHODS:

@@ -63,7 +63,7 @@ def test_both_caches_help_and_together_most(real):
 
 def in_two_orders(stream, method):
     """Return the accuracy in percent, shuffled and sorted by class: online, and in the second pass."""
-    orders = ["seed:0", "class-sequential:0"]
+    orders = ["shuffled:0", "class-sequential:0"]
     _, outcome = compare(stream, [Variant(method)], orders, passes=2)
     return ([100 * runs[order].correct.mean() for order in orders] for runs in (outcome.runs, outcome.refined))
 

@@ -17,16 +17,16 @@ def other():
 
 
 def test_a_row_per_stream_method_and_order(stream, other):
-    evaluation = evaluate({"one": stream, "two": other}, ["tda", "prior"], orders=["seed:0", "seed:4"])
+    evaluation = evaluate({"one": stream, "two": other}, ["tda", "prior"], orders=["shuffled:0", "shuffled:4"])
     keys = [(row.stream, row.method, row.order) for row in evaluation.rows]
     assert keys == [
         (name, method, order)
         for name in ("one", "two")
         for method in ("zero-shot", "tda", "prior")
-        for order in ("seed:0", "seed:4")
+        for order in ("shuffled:0", "shuffled:4")
     ]
     for name, each in (("one", stream), ("two", other)):
-        for order in ("seed:0", "seed:4"):
+        for order in ("shuffled:0", "shuffled:4"):
             taken = stream_order(each, order)
             logits = create("tda", each.head).step(each.features[taken])
             (row,) = [row for row in evaluation.rows if (row.stream, row.method, row.order) == (name, "tda", order)]
@@ -52,9 +52,10 @@ def test_differences_of_all_pairs(stream):
 
 def test_scores_of_classes(stream):
     evaluation = evaluate(stream, "tda", orders=2)
-    runs = [create("tda", stream.head).step(stream.features[stream_order(stream, f"seed:{seed}")]) for seed in (0, 1)]
+    orders = [stream_order(stream, f"shuffled:{seed}") for seed in (0, 1)]
+    runs = [create("tda", stream.head).step(stream.features[order]) for order in orders]
     answered = np.concatenate([logits.argmax(axis=1) for logits in runs])
-    labels = np.concatenate([stream.labels[stream_order(stream, f"seed:{seed}")] for seed in (0, 1)])
+    labels = np.concatenate([stream.labels[order] for order in orders])
     rows = [row for row in evaluation.per_class if row.method == "tda"]
     for index, row in enumerate(rows):
         assert row.class_name == stream.head.class_names[index]
@@ -184,7 +185,7 @@ def test_streams_that_cannot_be_scored(stream, tmp_path):
     with pytest.raises(InputError, match="orders must be at least 1"):
         evaluate(stream, "tda", orders=0)
     with pytest.raises(InputError, match="unknown order 'random'"):
-        evaluate(stream, "tda", orders=["seed:1", "random"])
+        evaluate(stream, "tda", orders=["shuffled:1", "random"])
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         write_stream(stream, tmp_path / folder / "s.safetensors")

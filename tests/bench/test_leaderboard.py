@@ -22,7 +22,7 @@ from acclimate.bench.leaderboard import (
     write_board,
 )
 from acclimate.bench.measurements import name_files
-from acclimate.bench.orders import shape_title, stream_order
+from acclimate.bench.orders import stream_order
 from acclimate.bench.prequential import Variant, compare
 from acclimate.bench.results import points, score_all
 from acclimate.bench.scoring import expected_calibration_error, squared_errors
@@ -33,7 +33,7 @@ from acclimate.methods.registry import own_methods
 from acclimate.stream import write_stream
 
 VARIANTS = (Variant("tda"), Variant("dota"))
-SHAPES = ("seed", "long-tail", "first-200")
+SHAPES = ("shuffled", "long-tail", "first-200")
 ORDERS = 2
 
 
@@ -79,7 +79,7 @@ def make_board(gains, unseen=()):
 @st.composite
 def boards(draw):
     """Return gains, and the board that they make; not all streams take all shapes."""
-    cells = [("a/x", "seed"), *draw(st.sets(st.sampled_from(list(product(("a/x", "b/x", "y"), SHAPES)))))]
+    cells = [("a/x", "shuffled"), *draw(st.sets(st.sampled_from(list(product(("a/x", "b/x", "y"), SHAPES)))))]
     order = sorted(dict.fromkeys(cells))
     level = st.integers(-4, 4).map(lambda number: number / 16)  # levels are often equal, so that cells are shared
     runs = st.lists(level, min_size=ORDERS, max_size=ORDERS)
@@ -159,7 +159,7 @@ def test_intervals_hold_the_means_of_the_streams(made):
 
 
 def test_intervals_are_paired_and_draw_data_sets():
-    shapes = ("seed", "long-tail")
+    shapes = ("shuffled", "long-tail")
     alike = {
         (method, stream, shape): [0.1 * number + 0.02 * (method == "dota")]
         for method in ("tda", "dota")
@@ -169,28 +169,28 @@ def test_intervals_are_paired_and_draw_data_sets():
     gains, differences = make_board(alike).standings("online").intervals
     assert gains[1, 1] - gains[1, 0] > 0.1  # streams differ
     assert differences[1] == pytest.approx([-0.02, -0.02])  # one method is better than the other by as much everywhere
-    opposed = {("tda", "a/x", "seed"): [0.1], ("tda", "b/x", "seed"): [-0.1], ("tda", "y", "seed"): [0.0]}
+    opposed = {("tda", "a/x", "shuffled"): [0.1], ("tda", "b/x", "shuffled"): [-0.1], ("tda", "y", "shuffled"): [0.0]}
     assert make_board(opposed).standings("online").intervals[0] == pytest.approx(np.zeros((2, 2)))
-    apart = {("tda", "x", "seed"): [0.1], ("tda", "z", "seed"): [-0.1], ("tda", "y", "seed"): [0.0]}
+    apart = {("tda", "x", "shuffled"): [0.1], ("tda", "z", "shuffled"): [-0.1], ("tda", "y", "shuffled"): [0.0]}
     table = make_board(apart).standings("online")
     low, high = table.intervals[0][table.titles.index("tda")]
     assert low < -0.05 < 0.05 < high
 
 
 def test_the_sentence_says_where_the_first_is_not_first():
-    gains = {("tda", "a", "seed"): [0.3], ("tda", "b", "seed"): [0.0], ("tda", "c", "seed"): [0.1]}
-    gains |= {("dota", "a", "seed"): [0.0], ("dota", "b", "seed"): [0.1], ("dota", "c", "seed"): [0.1]}
+    gains = {("tda", "a", "shuffled"): [0.3], ("tda", "b", "shuffled"): [0.0], ("tda", "c", "shuffled"): [0.1]}
+    gains |= {("dota", "a", "shuffled"): [0.0], ("dota", "b", "shuffled"): [0.1], ("dota", "c", "shuffled"): [0.1]}
     assert first_sentence(make_board(gains).standings("online")) == (
         "tda is first in the mean of all streams; without a, dota is."
     )
-    gains["tda", "b", "seed"] = [0.1]
+    gains["tda", "b", "shuffled"] = [0.1]
     assert "tda is first in the mean, and stays first" in first_sentence(make_board(gains).standings("online"))
     one = {key: each for key, each in gains.items() if key[1] == "a"}
     assert first_sentence(make_board(one).standings("online")) == "tda is first in the mean."
 
 
 def test_the_main_table():
-    gains = {("tda", "a", "seed"): [0.3, 0.1], ("tda", "b", "seed"): [0.0, -0.04]}
+    gains = {("tda", "a", "shuffled"): [0.3, 0.1], ("tda", "b", "shuffled"): [0.0, -0.04]}
     board = make_board(gains, unseen=["b"])
     headings, first, second = summary_rows(board, board.standings("online"))
     cells = dict(zip(headings, first, strict=True))
@@ -198,13 +198,13 @@ def test_the_main_table():
     assert cells["unseen streams"] == "-2.00"
     assert cells["least without one"] == "-2.00 (a)"
     assert cells["cells won"] == "50 %"
-    assert cells["worst run"] == "-4.00 (b, seed:1)"
+    assert cells["worst run"] == "-4.00 (b, shuffled:1)"
     assert (second[0], second[1]) == ("zero-shot", "each by itself")
     board = make_board(gains)
     assert "unseen streams" not in summary_rows(board, board.standings("online"))[0]
 
 
-@pytest.mark.parametrize("order", ["seed:1", "few-classes:2", "domain-shift:0"])
+@pytest.mark.parametrize("order", ["shuffled:1", "few-classes:2", "domain-shift:0"])
 def test_the_scores_of_a_run(paths, order):
     stream = plan_board(paths).streams["many"]
     taken = stream_order(stream, order)
@@ -236,7 +236,7 @@ def test_impossible_runs_are_left_out_and_listed(paths):
     taken = {(task.keywords["name"], task.keywords["order"].partition(":")[0]) for task in plan.tasks}
     assert taken == {
         *(("many", shape) for shape in DEFAULT_SHAPES),
-        *(("three", shape) for shape in ("seed", "class-sequential", "correlated", "long-tail")),
+        *(("three", shape) for shape in ("shuffled", "class-sequential", "correlated", "long-tail")),
     }
     assert len(plan.tasks) == 2 * len(taken)
     on_views = [name for name, method in list_methods().items() if method.needs == {"views"}]
@@ -250,14 +250,14 @@ def test_impossible_runs_are_left_out_and_listed(paths):
     assert [[each.method for each in task.keywords["variants"]] for task in plan.tasks] == [others] * len(plan.tasks)
     assert plan.notes == (
         *(f"The method {name} ({why})." for name, why in sorted(unfit.items())),
-        "Few classes: three (fewer than 4 classes).",
-        "Half classes: three (fewer than 4 classes).",
-        "Domain shift: three (fewer than two domains).",
-        "First 200: three (no more than 200 samples).",
+        "Few-classes: three (fewer than 4 classes).",
+        "Half-classes: three (fewer than 4 classes).",
+        "Domain-shift: three (fewer than two domains).",
+        "First-200: three (no more than 200 samples).",
     )
     with pytest.raises(InputError, match=r"unknown shape 'long-tails'; did you mean 'long-tail'"):
         plan_board(paths, shapes=["long-tails"])
-    with pytest.raises(InputError, match=r"no stream can take these shapes.* Domain shift: three"):
+    with pytest.raises(InputError, match=r"no stream can take these shapes.* Domain-shift: three"):
         plan_board(paths[1:], shapes=["domain-shift"])
     with pytest.raises(InputError, match=r"no method can run\. The method zero"):
         plan_board(paths, [Variant("zero")])
@@ -270,7 +270,7 @@ def test_methods_on_views_run_where_all_streams_have_views(tmp_path, paths):
     write_stream(replace(stream, features=np.repeat(stream.features[:, None], 3, axis=1)), views)
     assert {"mta", "zero"} <= set(names(plan_board([views])))
     assert not {"mta", "zero"} & set(names(plan_board([views, *paths])))
-    scores = measure("views", views, "seed:0", [Variant("zero")], None, passes=2)
+    scores = measure("views", views, "shuffled:0", [Variant("zero")], None, passes=2)
     assert [score.passes for score in scores] == [1, 1]  # nothing is learnt, so there is nothing to refine
 
 
@@ -278,11 +278,11 @@ def test_a_limit_takes_samples_of_the_whole_stream(paths):
     stream = plan_board(paths, limit=60).streams["many"]
     assert len(stream) == len(stream.labels) == len(stream.domains) == 60
     assert set(stream.domains) == {"near", "far"}
-    assert {score.samples for score in measure("many", paths[0], "seed:0", [Variant("prior")], 60, 1)} == {60}
+    assert {score.samples for score in measure("many", paths[0], "shuffled:0", [Variant("prior")], 60, 1)} == {60}
 
 
 def test_processes_change_nothing_but_the_times(paths, tmp_path):
-    plan = plan_board(paths, VARIANTS, ("seed", "long-tail"), orders=2, passes=2)
+    plan = plan_board(paths, VARIANTS, ("shuffled", "long-tail"), orders=2, passes=2)
     lines = []
     for jobs in (1, 2):
         board, _ = begin(paths, plan)
@@ -294,23 +294,38 @@ def test_processes_change_nothing_but_the_times(paths, tmp_path):
     assert len(lines[0]) == len(plan.tasks) * 3
 
 
+def test_a_board_of_an_earlier_version_is_continued(paths, tmp_path):
+    """Up to 1.0, the shape "shuffled" was called "seed"."""
+    plan = plan_board(paths, VARIANTS, ("shuffled", "long-tail"), orders=2, passes=2)
+    board, rest = begin(paths, plan)
+    rest.run(1, keep=board.add)
+    board.save(tmp_path)
+    page = write_board(board, tmp_path)
+    for name in ("leaderboard.csv", "leaderboard.json"):
+        (tmp_path / name).write_text((tmp_path / name).read_text().replace("shuffled", "seed"))
+    earlier = open_board(paths, plan, folder=tmp_path)
+    assert earlier == board
+    assert not add_to_board(earlier, plan).tasks
+    assert write_board(earlier, tmp_path) == page
+
+
 def test_other_runs_are_refused(paths, tmp_path):
-    plan = plan_board(paths, VARIANTS[:1], ["seed"], orders=2, passes=2)
+    plan = plan_board(paths, VARIANTS[:1], ["shuffled"], orders=2, passes=2)
     board, plan = begin(paths, plan)
     scores = plan.tasks[0]()
     board.add(scores)
     board.add(scores)  # the same again
     one_more = replace(scores[0], metrics=scores[0].metrics | {"acc1": scores[0].accuracy + 1 / scores[0].samples})
     board.add([one_more])  # an answer that rounding decides
-    with pytest.raises(InputError, match=r"zero-shot on many in the order seed:0 is .* % of 300 samples here, and"):
+    with pytest.raises(InputError, match=r"zero-shot on many in the order shuffled:0 is .* % of 300 samples here, and"):
         board.add([replace(scores[0], metrics=scores[0].metrics | {"acc1": scores[0].accuracy + 0.02})])
     with pytest.raises(InputError, match=r"board has tda with the settings .*positive_alpha=2.0.* not .*=3.0"):
         board.enter(Variant("tda", {"positive_alpha": 3.0}, label="tda"))
     board.check_same(open_board(paths, plan).protocol)
     with pytest.raises(InputError, match=r"orders is not as on the board: it has 2, and here is 3\. Give"):
-        board.check_same(open_board(paths, plan_board(paths, VARIANTS, ["seed"], orders=3, passes=2)).protocol)
+        board.check_same(open_board(paths, plan_board(paths, VARIANTS, ["shuffled"], orders=3, passes=2)).protocol)
     with pytest.raises(InputError, match=r"three is not as on the board: it has {'sha256'.* and here is nothing\."):
-        board.check_same(open_board(paths[:1], plan_board(paths[:1], VARIANTS, ["seed"], 2, passes=2)).protocol)
+        board.check_same(open_board(paths[:1], plan_board(paths[:1], VARIANTS, ["shuffled"], 2, passes=2)).protocol)
     write_stream(replace(plan.streams["many"], encoder="another"), paths[0])
     with pytest.raises(InputError, match="many is not as on the board"):
         board.check_same(open_board(paths, plan).protocol)
@@ -361,7 +376,6 @@ def test_methods_of_the_board_say_where_their_settings_are_published():
 
 def test_texts(tmp_path):
     assert [size_text(count) for count in (0, 999, 1600, 5_015_104)] == ["0 B", "999 B", "1.6 kB", "5.0 MB"]
-    assert [shape_title(shape) for shape in ("seed", "long-tail")] == ["shuffled", "long tail"]
     (tmp_path / "one").mkdir()
     files = [tmp_path / "one" / "a.npz", tmp_path / "a.npz", tmp_path / "b.npz"]
     assert name_files(files) == {"one/a": files[0], f"{tmp_path.name}/a": files[1], "b": files[2]}
@@ -369,8 +383,8 @@ def test_texts(tmp_path):
 
 def test_zero_shot_alone_is_the_baseline(tmp_path):
     stream = shifted_stream(samples=20, classes=3, dim=4)
-    (score,) = score_all("a", stream, compare(stream, [], ["seed:0"]))
-    gains = {("tda", "a", "seed"): [0.0]}
+    (score,) = score_all("a", stream, compare(stream, [], ["shuffled:0"]))
+    gains = {("tda", "a", "shuffled"): [0.0]}
     board = make_board(gains)
     board.rows.clear()
     board.add([score, replace(score, method="tda", metrics=score.metrics | {"acc1": score.accuracy + 0.1})])

@@ -16,20 +16,29 @@ def test_stored_rows_and_shuffled():
     assert np.array_equal(take_order("stored", 400), np.arange(400))
     assert np.array_equal(take_order("stored", 400, stored=backwards), backwards)
     assert np.array_equal(take_order("rows", 400, stored=backwards), np.arange(400))
-    assert np.array_equal(take_order("seed:3", 400), take_order("seed:3", 400, stored=backwards))
-    for wrong in ("seed", "seed:", "seed:x", "seed:-1", "random", "correlated"):
-        with pytest.raises(InputError, match="use stored, rows, or a shape"):
+    assert np.array_equal(take_order("shuffled:3", 400), take_order("shuffled:3", 400, stored=backwards))
+    for wrong in ("seed", "shuffled:", "shuffled:x", "shuffled:-1", "random", "correlated"):
+        with pytest.raises(InputError, match=rf"unknown order {wrong!r}; (did you mean|there are: stored, rows)"):
+            take_order(wrong, 400)
+    for wrong, meant in (("shuffled", "shuffled:0"), ("shuffle:3", "shuffled:3"), ("long-tails:1", "long-tail:1")):
+        with pytest.raises(InputError, match=f"did you mean '{meant}'"):
             take_order(wrong, 400)
 
 
+def test_shuffled_may_be_called_seed_as_in_older_results():
+    assert np.array_equal(take_order("seed:3", 400), take_order("shuffled:3", 400))
+    assert order_names("seed:7", 2) == ["shuffled:0", "shuffled:1"]
+
+
 def test_orders_stay_the_same_between_versions():
-    assert take_order("seed:1", 5).tolist() == [4, 0, 1, 2, 3]
+    assert take_order("shuffled:1", 5).tolist() == [4, 0, 1, 2, 3]
     assert take_order("domains:0", 4, domains=["photo", "sketch", "photo", "sketch"]).tolist() == [2, 0, 1, 3]
 
 
 def test_a_seed_shuffles_images_and_features_alike():
     samples = [Sample(str(i), bytes) for i in range(40)]
-    assert [int(sample.name) for sample in order_samples(samples, "seed:3")] == take_order("seed:3", 40).tolist()
+    shuffled = [int(sample.name) for sample in order_samples(samples, "shuffled:3")]
+    assert shuffled == take_order("shuffled:3", 40).tolist()
 
 
 PARTIAL = ("few-classes", "half-classes", "long-tail", "first-200")
@@ -81,7 +90,7 @@ def test_a_long_tail_keeps_every_class(labels, seed):
 
 @given(st.integers(1, 500), st.integers(0, 20))
 def test_a_short_stream_is_the_start_of_the_shuffled_one(samples, seed):
-    assert np.array_equal(take_order(f"first-200:{seed}", samples), take_order(f"seed:{seed}", samples)[:200])
+    assert np.array_equal(take_order(f"first-200:{seed}", samples), take_order(f"shuffled:{seed}", samples)[:200])
 
 
 def test_the_number_of_few_classes_varies():
@@ -100,7 +109,7 @@ def test_classes_in_sequence_and_in_bursts(stream):
     assert changes(stream.labels[take_order("class-sequential:0", 400, stream.labels)]) == 7
     labels = shifted_stream(samples=4000, classes=8, dim=8).labels
     bursts = labels[take_order("correlated:0", 4000, labels)].reshape(-1, 100)
-    shuffled = labels[take_order("seed:0", 4000)].reshape(-1, 100)
+    shuffled = labels[take_order("shuffled:0", 4000)].reshape(-1, 100)
     kinds = [np.mean([len(np.unique(part)) for part in parts]) for parts in (bursts, shuffled)]
     assert kinds[0] < 5 < 7.9 < kinds[1]
 
@@ -119,10 +128,10 @@ def test_domains_in_sequence_mixed_and_changing_once():
 
 def test_a_shape_says_what_is_missing():
     for shape in ("class-sequential:0", "correlated:0"):
-        with pytest.raises(InputError, match=r"needs labels, and this stream has none; use seed:N"):
+        with pytest.raises(InputError, match=r"needs labels; add them to this stream, or use shuffled:N"):
             take_order(shape, 400)
     for shape in ("few-classes", "half-classes"):
-        with pytest.raises(InputError, match="at least 4, but the stream has samples of 3; use seed:N"):
+        with pytest.raises(InputError, match="at least 4, but the stream has samples of 3; use shuffled:N"):
             take_order(f"{shape}:0", 400, np.arange(400) % 3)
     for domains in (None, ["a", "b"], ["a"] * 400):
         with pytest.raises(InputError, match="an order by domain needs at least two domains"):
@@ -131,5 +140,5 @@ def test_a_shape_says_what_is_missing():
 
 def test_many_orders_of_a_shape():
     assert order_names("stored", 0) == ["stored"]
-    assert order_names("stored", 2) == order_names("seed:7", 2) == ["seed:0", "seed:1"]
+    assert order_names("stored", 2) == order_names("shuffled:7", 2) == ["shuffled:0", "shuffled:1"]
     assert order_names("correlated:3", 2) == ["correlated:0", "correlated:1"]

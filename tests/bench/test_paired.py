@@ -86,7 +86,7 @@ def test_laws(seed, orders, samples):
 
 
 def test_answers_stand_at_the_positions_of_their_samples(stream):
-    orders = ["seed:0", "few-classes:1"]
+    orders = ["shuffled:0", "few-classes:1"]
     zero_shot, tda = compare(stream, [Variant("tda")], orders)
     found = gather(len(stream), [list(each.runs.values()) for each in (zero_shot, tda)])
     assert found.shape == (2, 400, 2)

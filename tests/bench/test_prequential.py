@@ -17,9 +17,9 @@ TDA = Variant("tda")
 
 def test_zero_shot_runs_with_every_method(stream):
     done = []
-    zero_shot, tda = compare(stream, [TDA], ["seed:0", "seed:1"], batch_size=64, progress=done.append)
+    zero_shot, tda = compare(stream, [TDA], ["shuffled:0", "shuffled:1"], batch_size=64, progress=done.append)
     assert (zero_shot.variant.method, tda.variant) == ("zero-shot", TDA)
-    assert list(zero_shot.runs) == list(tda.runs) == ["seed:0", "seed:1"]
+    assert list(zero_shot.runs) == list(tda.runs) == ["shuffled:0", "shuffled:1"]
     assert sum(done) == 4 * 400
     result = summarise("shifted", stream, tda, zero_shot)
     by_hand = [np.mean(run.predictions == stream.labels[run.order]) for run in tda.runs.values()]
@@ -32,7 +32,7 @@ def test_zero_shot_runs_with_every_method(stream):
 
 
 def test_zero_shot_does_not_depend_on_the_order(stream):
-    (zero_shot,) = compare(stream, [], ["seed:0", "seed:1"])
+    (zero_shot,) = compare(stream, [], ["shuffled:0", "shuffled:1"])
     first, second = (run.predictions[np.argsort(run.order)] for run in zero_shot.runs.values())
     assert np.array_equal(first, second)
 
@@ -49,9 +49,9 @@ def test_devices_agree(stream):
 def test_many_settings_in_one_pass_answer_as_each_alone(stream):
     settings = [{}, {"positive_alpha": 4.0}, {"negative": False}, {"positive_capacity": 6}]
     variants = [Variant("tda", each) for each in settings]
-    _, *outcomes = compare(stream, variants, ["seed:0", "seed:1"], batch_size=37)
+    _, *outcomes = compare(stream, variants, ["shuffled:0", "shuffled:1"], batch_size=37)
     for variant, outcome in zip(variants, outcomes, strict=True):
-        alone = compare(stream, [variant], ["seed:0", "seed:1"])[1]
+        alone = compare(stream, [variant], ["shuffled:0", "shuffled:1"])[1]
         for order, run in outcome.runs.items():
             assert np.array_equal(run.predictions, alone.runs[order].predictions)
             np.testing.assert_allclose(run.confidence, alone.runs[order].confidence, rtol=1e-4)
@@ -96,7 +96,7 @@ def test_a_variant_is_checked_at_once():
 
 def test_the_second_pass_answers_from_everything_learnt(stream):
     done = []
-    orders = ["seed:0", "class-sequential:0"]
+    orders = ["shuffled:0", "class-sequential:0"]
     zero_shot, tda, dota = compare(stream, [TDA, Variant("dota")], orders, progress=done.append, passes=2)
     assert sum(done) == 2 * (3 + 2) * 400
     assert zero_shot.refined == {}  # it learns nothing, so there is nothing to add

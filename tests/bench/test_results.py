@@ -19,7 +19,7 @@ from acclimate.bench.results import (
 from acclimate.errors import InputError, RunError
 
 
-def results_of(stream, orders=("seed:7",), **settings):
+def results_of(stream, orders=("shuffled:7",), **settings):
     outcomes = compare(stream, [Variant("tda", settings)], orders)
     return [summarise("shifted", stream, outcome, outcomes[0]) for outcome in outcomes]
 
@@ -33,7 +33,7 @@ def test_the_json_is_a_superset_of_clip_benchmarks(stream, tmp_path):
     assert all(0 <= value <= 1 for value in result["metrics"].values())
     assert result["metrics"]["acc5"] >= result["metrics"]["acc1"]
     assert result["config"]["positive_alpha"] == 1.0
-    assert (result["order"], result["seed"], result["n"], result["method"]) == ("seed:7", 7, 400, "tda")
+    assert (result["order"], result["seed"], result["n"], result["method"]) == ("shuffled:7", 7, 400, "tda")
     assert (result["settings"], result["views"], result["n_skipped"]) == ("custom", 1, 0)
     assert result["baseline"]["acc1"] == pytest.approx(result["metrics"]["acc1"] - result["gain"])
     assert result["helpful"] - result["harmful"] == pytest.approx(result["gain"])
@@ -55,7 +55,7 @@ def test_a_stream_knows_how_many_images_were_skipped(stream):
 
 
 def test_the_baseline_is_zero_shot_in_the_same_order(stream):
-    zero_shot, tda = results_of(stream, ["seed:1"])
+    zero_shot, tda = results_of(stream, ["shuffled:1"])
     assert zero_shot.baseline == tda.baseline
     assert zero_shot.over_time["acc1"] == tda.over_time["baseline"]
     assert zero_shot.gain == zero_shot.changed == 0
@@ -65,12 +65,12 @@ def test_the_baseline_is_zero_shot_in_the_same_order(stream):
 
 
 def test_without_labels_there_are_changes_but_no_scores(stream):
-    _, result = results_of(replace(stream, labels=None), ["seed:0", "seed:1"])
+    _, result = results_of(replace(stream, labels=None), ["shuffled:0", "shuffled:1"])
     assert result.metrics == {"acc1": None, "acc5": None, "mean_per_class_recall": None}
     for name in ("gain", "ece", "brier", "baseline", "helpful", "over_time"):
         assert getattr(result, name) is None
     assert result.changed > 0
-    assert result.orders == {"names": ["seed:0", "seed:1"]}
+    assert result.orders == {"names": ["shuffled:0", "shuffled:1"]}
 
 
 def test_methods_without_entries_say_what_they_learnt(stream):
@@ -84,7 +84,7 @@ def test_methods_without_entries_say_what_they_learnt(stream):
 
 
 def test_results_are_read_as_they_were_written(stream, tmp_path):
-    results = results_of(stream, ["seed:0", "seed:1"])
+    results = results_of(stream, ["shuffled:0", "shuffled:1"])
     (tmp_path / "deep").mkdir()
     write_results(results, tmp_path / "deep" / "two.json")
     write_results(results[1:], tmp_path / "one.json")
@@ -92,7 +92,8 @@ def test_results_are_read_as_they_were_written(stream, tmp_path):
     (tmp_path / "list.json").write_text("[1, 2]")
     (score,) = read_results(tmp_path / "one.json")
     assert score.metrics == pytest.approx(results[1].metrics, abs=1e-6)  # written with six digits
-    assert (score.config, score.orders["names"], score.title) == (results[1].config, ["seed:0", "seed:1"], "tda")
+    assert score.orders["names"] == ["shuffled:0", "shuffled:1"]
+    assert (score.config, score.title) == (results[1].config, "tda")
     assert [each.method for each in read_results(tmp_path)] == ["zero-shot", "tda", "tda"]
     assert read_results(tmp_path)[-1] == score
     write_results([score], tmp_path / "again.json")

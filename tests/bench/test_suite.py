@@ -54,7 +54,7 @@ def test_every_dataset_of_both_suites(run, model, tmp_path):
     for (key, method), result in results.items():
         assert (result["n"], result["classes"]) == (24, DATASETS[key].classes)
         assert (result["model"], result["settings"], result["prompts"]) == (model, "paper", "single")
-        assert (result["views"], result["order"], result["n_skipped"]) == (1, "seed:1", 0)
+        assert (result["views"], result["order"], result["n_skipped"]) == (1, "shuffled:1", 0)
         assert result["baseline"]["acc1"] == results[key, "zero-shot"]["metrics"]["acc1"]
         assert result["cost"]["encode_s"] > 0
         assert method == "tda" or result["gain"] == 0
@@ -138,7 +138,8 @@ def test_settings_prompts_and_orders_by_name(run, tmp_path):
     assert (authors["config"]["positive_alpha"], authors["config"]["positive_beta"]) == (5.0, 5.0)
     assert (paper["settings"], authors["settings"]) == ("paper", "authors-per-dataset")
     assert len(list((tmp_path / "results").iterdir())) == 3  # zero-shot has no settings and was not run again
-    many = run(["caltech101"], orders=("seed:0", "seed:1", "seed:2"), prompts="openai-80")["caltech101", "tda"]
+    orders = ("shuffled:0", "shuffled:1", "shuffled:2")
+    many = run(["caltech101"], orders=orders, prompts="openai-80")["caltech101", "tda"]
     assert (many["order"], len(many["orders"]["acc1"]), many["prompts"]) == ("many", 3, "openai-80")
     shaped = run(["caltech101"], orders=("class-sequential:1",), methods=("tda",))["caltech101", "tda"]
     assert shaped["order"] == "class-sequential:1"
@@ -152,7 +153,7 @@ def test_names_of_results_tell_setups_apart():
     a = DATASETS["imagenet-a"]
     dtd = DATASETS["dtd"]
 
-    def name(dataset, model="open_clip:ViT-B-16/openai", kind="augmix", orders=("seed:1",), authors=False, **how):
+    def name(dataset, model="open_clip:ViT-B-16/openai", kind="augmix", orders=("shuffled:1",), authors=False, **how):
         variant = Variant("tda", settings_name="paper", views_kind=kind, **how)
         return result_name(model, dataset, with_authors_settings(variant, dataset) if authors else variant, orders)
 

@@ -47,7 +47,7 @@ def test_folders_that_are_classes_are_shuffled(invoke, model, photos):
     assert files_of(shuffled.stdout) != files_of(listed.stdout)
     assert sorted(files_of(shuffled.stdout)) == sorted(files_of(listed.stdout))
     assert files_of(shuffled.stdout) == files_of(
-        invoke("classify", photos, *model[:2], *labels, "--order", "seed:0").stdout
+        invoke("classify", photos, *model[:2], *labels, "--order", "shuffled:0").stdout
     )
 
 

@@ -171,7 +171,7 @@ def test_views_settings_and_orders(bench, here):
     (path,) = (here / "measured").iterdir()
     result = json.loads(path.read_text())
     assert (result["views"], result["settings"]) == (64, "authors-per-dataset")
-    assert result["orders"]["names"] == ["seed:0", "seed:1", "seed:2"]
+    assert result["orders"]["names"] == ["shuffled:0", "shuffled:1", "shuffled:2"]
     (kept,) = (here / "kept").iterdir()
     assert json.loads((kept / "manifest.json").read_text())["views"][0] == "crop"
 

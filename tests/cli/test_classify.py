@@ -144,7 +144,7 @@ def test_lists_stdin_and_order(invoke, model, photos, tmp_path):
     assert len(rows_of(invoke("classify", "list.txt", *model).stdout)) == 7
     piped = invoke("classify", "-", *model, stdin="\n".join(paths[:5])).stdout
     assert [row["file"] for row in rows_of(piped)] == paths[:5]
-    shuffled = rows_of(invoke("classify", photos, *model, "--order", "seed:1").stdout)
+    shuffled = rows_of(invoke("classify", photos, *model, "--order", "shuffled:1").stdout)
     assert sorted(row["file"] for row in shuffled) == sorted(
         row["file"] for row in rows_of(invoke("classify", photos, *model).stdout)
     )

@@ -33,7 +33,7 @@ def test_run_over_orders_writes_json(invoke, stream_file, tmp_path):
     options = ["--method", "tda", "--orders", 5, "--json", "out.json", "--batch_size", 50]
     table = rows(invoke("run", stream_file, *options).stdout)
     result = json.loads((tmp_path / "out.json").read_text())
-    assert result["orders"]["names"] == [f"seed:{i}" for i in range(5)]
+    assert result["orders"]["names"] == [f"shuffled:{i}" for i in range(5)]
     assert len(result["orders"]["acc1"]) == 5
     assert result["metrics"]["acc1"] == pytest.approx(np.mean(result["orders"]["acc1"]))
     assert result["batch_size"] == 50

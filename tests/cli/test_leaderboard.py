@@ -46,7 +46,7 @@ def test_two_tables_a_picture_and_every_run(invoke, streams, here):
     result = invoke("leaderboard", *streams, *options, "--jobs", 1, "--out", "board")
     rows = read(here / "board")
     assert {row["shape"] for row in rows if row["stream"] == "two"} == {
-        *("seed", "class-sequential", "correlated", "few-classes", "half-classes", "long-tail")
+        *("shuffled", "class-sequential", "correlated", "few-classes", "half-classes", "long-tail")
     }
     zero_shot = {run(row): float(row["acc1"]) for row in rows if row["method"] == "zero-shot"}
     tda = [row for row in rows if row["method"] == "tda"]
@@ -66,7 +66,7 @@ def test_two_tables_a_picture_and_every_run(invoke, streams, here):
         ]
     assert "| accord | learnt anew in 2 rounds |" in collections
     assert "\nacclimate leaderboard *.safetensors --orders 2 --passes 2 --unseen 'two.*' --out board\n" in page
-    assert "- Domain shift: two (fewer than two domains)." in page
+    assert "- Domain-shift: two (fewer than two domains)." in page
     assert "| two | 120 | 5 | " in page
     assert "left out: The method zero (needs views in every stream)." in result.stderr
     assert r"tda & online & " in (here / "board" / "leaderboard.tex").read_text()
@@ -75,7 +75,8 @@ def test_two_tables_a_picture_and_every_run(invoke, streams, here):
 
 
 def test_a_method_of_somebody_else_joins_a_board(invoke, streams, here, own_registry):
-    options = ["--orders", 2, "--shape", "seed", "--shape", "long-tail", "--passes", 2, "--jobs", 1, "--out", "board"]
+    shapes = ["--shape", "shuffled", "--shape", "long-tail"]
+    options = ["--orders", 2, *shapes, "--passes", 2, "--jobs", 1, "--out", "board"]
     invoke("leaderboard", *streams, *options, "--method", "prior", "--method", "tda")
     before = read(here / "board")
     (here / "sharpen.py").write_text(SHARPEN)
@@ -98,7 +99,7 @@ def test_a_method_of_somebody_else_joins_a_board(invoke, streams, here, own_regi
 
 
 def test_a_stopped_command_is_continued(invoke, streams, here, monkeypatch):
-    options = [*streams, "--orders", 2, "--shape", "seed", "--method", "tda", "--jobs", 1]
+    options = [*streams, "--orders", 2, "--shape", "shuffled", "--method", "tda", "--jobs", 1]
     measured = []
 
     def measure_two(**task):
@@ -123,7 +124,7 @@ def test_a_stopped_command_is_continued(invoke, streams, here, monkeypatch):
 
 def test_without_matplotlib_the_picture_is_left_out(invoke, streams, here, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    options = ["--orders", 1, "--shape", "seed", "--method", "prior", "--limit", 50, "--jobs", 1, "--out", "board"]
+    options = ["--orders", 1, "--shape", "shuffled", "--method", "prior", "--limit", 50, "--jobs", 1, "--out", "board"]
     assert "the pictures are left out; plots need matplotlib: " in invoke("leaderboard", streams[0], *options).stderr
     assert sorted(path.name for path in (here / "board").iterdir()) == [
         *("leaderboard.csv", "leaderboard.json", "leaderboard.md", "leaderboard.tex"),

@@ -142,7 +142,7 @@ def test_images_of_a_command(here, capsys):
     assert capsys.readouterr().err == "note: skipped 1 .cr2 (camera raw, which is not read: export JPEGs).\n"
     assert listed_as("auto", ["monday", "cat"]) == names(listed)
     assert "shuffled" not in capsys.readouterr().err
-    assert listed_as("auto", ["dog", "cat"]) == names(order_samples(listed, "seed:0")) != names(listed)
+    assert listed_as("auto", ["dog", "cat"]) == names(order_samples(listed, "shuffled:0")) != names(listed)
     assert "note: folders are classes, so the images are shuffled; --order path keeps" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"no file or folder at dog, bird; if these are labels, write them all in one"):
         list_images(["dog", "photos", "bird"])

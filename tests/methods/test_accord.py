@@ -16,7 +16,7 @@ from accord_reference import CONSTANTS, NaiveAccord
 BIAS = -2.0
 
 
-def taken(samples, classes, dim, order="seed:0", scale=10.0, seed=3):
+def taken(samples, classes, dim, order="shuffled:0", scale=10.0, seed=3):
     """Return a head in float64, and features and labels in that order."""
     stream = shifted_stream(samples=samples, classes=classes, dim=dim, seed=seed)
     positions = stream_order(stream, order)
@@ -40,24 +40,24 @@ def close(got, expected):
 def shifted():
     """Return a stream on which adapting gains much: head, features and labels."""
     stream = shifted_stream(samples=3000, classes=20, dim=64, seed=0)
-    order = stream_order(stream, "seed:0")
+    order = stream_order(stream, "shuffled:0")
     return stream.head, stream.features[order], stream.labels[order]
 
 
 @pytest.mark.parametrize(
     ("samples", "classes", "dim", "order", "scale"),
     [
-        (260, 6, 16, "seed:0", 10.0),
-        (60, 6, 16, "seed:0", 10.0),  # too short to compare the views online
-        (10, 6, 16, "seed:0", 10.0),  # too short to be learnt anew
+        (260, 6, 16, "shuffled:0", 10.0),
+        (60, 6, 16, "shuffled:0", 10.0),  # too short to compare the views online
+        (10, 6, 16, "shuffled:0", 10.0),  # too short to be learnt anew
         (500, 6, 15, "long-tail:1", 10.0),  # uneven shares, and views of different sizes
         (400, 10, 12, "class-sequential:0", 10.0),  # runs of one class
         (600, 12, 16, "few-classes:0", 40.0),
         (600, 12, 16, "half-classes:0", 40.0),
-        (300, 257, 4, "seed:0", 10.0),  # temperatures of every other sample
-        (200, 2, 4, "seed:0", 30.0),
-        (50, 1, 4, "seed:0", 10.0),
-        (50, 3, 2, "seed:0", 10.0),  # views of one coordinate
+        (300, 257, 4, "shuffled:0", 10.0),  # temperatures of every other sample
+        (200, 2, 4, "shuffled:0", 30.0),
+        (50, 1, 4, "shuffled:0", 10.0),
+        (50, 3, 2, "shuffled:0", 10.0),  # views of one coordinate
     ],
 )
 def test_answers_are_the_formulas(samples, classes, dim, order, scale):

@@ -289,11 +289,11 @@ def test_standard_input(here, monkeypatch):
 def test_orders():
     samples = [Sample(str(number), bytes) for number in range(50)]
     assert order_samples(samples, "path") == samples
-    shuffled = order_samples(samples, "seed:3")
-    assert shuffled == order_samples(samples, "seed:3") != order_samples(samples, "seed:4")
+    shuffled = order_samples(samples, "shuffled:3")
+    assert shuffled == order_samples(samples, "shuffled:3") != order_samples(samples, "shuffled:4")
     assert sorted(names(shuffled), key=int) == names(samples)
-    for order in ("random", "seed", "seed:", "seed:-1", "seed:x", "seed:1\n"):
-        with pytest.raises(InputError, match=r"unknown order .*; choose 'path' .* 'seed:N' .* 'auto'"):
+    for order in ("random", "seed", "shuffled:", "shuffled:-1", "shuffled:x", "shuffled:1\n"):
+        with pytest.raises(InputError, match=r"unknown order .*; choose 'path' .* 'shuffled:N' .* 'auto'"):
             order_samples(samples, order)
 
 
@@ -302,8 +302,8 @@ def test_folders_that_are_classes_are_shuffled(here):
         return [Sample(str(number), bytes, label) for number, label in enumerate(labels)]
 
     by_class = listed(*["cat"] * 9, *["sea_lion"] * 9)
-    assert choose_order(by_class) == choose_order(by_class, ["Cat", "sea lion", "dog"]) == "seed:0"
-    assert order_samples(by_class, "auto", ["cat", "sea lion"]) == order_samples(by_class, "seed:0") != by_class
+    assert choose_order(by_class) == choose_order(by_class, ["Cat", "sea lion", "dog"]) == "shuffled:0"
+    assert order_samples(by_class, "auto", ["cat", "sea lion"]) == order_samples(by_class, "shuffled:0") != by_class
     for samples, classes in (
         (by_class, ["cat", "dog"]),  # one class alone
         (listed("monday", "tuesday"), ["cat", "dog"]),  # folders are days

@@ -172,8 +172,8 @@ def evaluate(
             `("tda", {"positive_alpha": 3})`, where a list of values is a sweep: one line per value, and all
             combinations of several lists; or an adapter: one that was fitted to labelled samples as it is, of any
             other its method and settings.
-        orders: the name of an order ("stored", "seed:1", "correlated:3", ...), several names, or a number of shuffled
-            orders.
+        orders: the name of an order ("stored", "shuffled:1", "correlated:3", ...), several names, or a number of
+            shuffled orders.
         passes: 2 to answer once more at the end, from everything seen, with methods that learn online, and to take
             methods that answer a stream as a whole.
         batch_size: samples per step; the answers do not depend on it.

@@ -22,7 +22,6 @@ from acclimate.bench.orders import (
     SHORT_SAMPLES,
     order_names,
     part_of,
-    shape_title,
     stream_order,
 )
 from acclimate.bench.plots import draw_leaderboard, shown
@@ -45,7 +44,7 @@ from acclimate.stream import FeatureStream
 
 SHORT = f"first-{SHORT_SAMPLES}"
 DEFAULT_SHAPES = (
-    *("seed", "class-sequential", "correlated", "few-classes", "half-classes", "long-tail", "domain-shift", SHORT),
+    *("shuffled", "class-sequential", "correlated", "few-classes", "half-classes", "long-tail", "domain-shift", SHORT),
 )
 Lines = tuple[Sequence[str], Sequence[Sequence[str]]]  # headings and lines of a table
 TABLES: Mapping[str, tuple[Answered, str]] = {
@@ -116,7 +115,7 @@ def plan_board(
         if unable := [name for name in streams if name not in able]:
             fewer = "two domains" if SHAPES[shape][0] == "domain" else f"{LEAVING_OUT_CLASSES} classes"
             why = f"no more than {SHORT_SAMPLES} samples" if shape == SHORT else f"fewer than {fewer}"
-            left_out.append(f"{shape_title(shape).capitalize()}: {', '.join(unable)} ({why}).")
+            left_out.append(f"{shape.capitalize()}: {', '.join(unable)} ({why}).")
     if not tasks:
         raise InputError(f"no stream can take these shapes. {' '.join(left_out)}")
     tasks.sort(key=lambda task: list(files).index(task.keywords["name"]))
@@ -312,7 +311,7 @@ def _streams(board: Board, table: Standings) -> list[str]:
 
 def _by_shape(table: Standings) -> Lines:
     gains = np.moveaxis(table.values["gain"], 2, 1)  # (M, H, S, O)
-    return ("method", *map(shape_title, table.shapes)), [
+    return ("method", *table.shapes), [
         (title, *(f"{points(np.nanmean(each))} / {points(np.nanmin(each))}" for each in shapes))
         for title, shapes in zip(table.titles, gains, strict=True)
     ]
@@ -345,4 +344,4 @@ def _can_take(stream: FeatureStream, order: str) -> bool:
 def _limited(stream: FeatureStream, limit: int | None) -> FeatureStream:
     if limit is None or limit >= len(stream):
         return stream
-    return part_of(stream, np.sort(stream_order(stream, "seed:0")[:limit]))
+    return part_of(stream, np.sort(stream_order(stream, "shuffled:0")[:limit]))

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError
+from acclimate.errors import InputError, nearest
 from acclimate.sources.source import parse_order
 from acclimate.stream import FeatureStream
 
@@ -27,36 +27,34 @@ def take_order(
 ) -> HostArray:
     """Return positions (m,) in the order to take them: no sample twice, and the same name always gives the same order.
 
-    An order is "rows", "stored" (the same without `stored`), or a name of `SHAPES` with a seed, such as "seed:1"
-    (shuffled) or "correlated:1". Orders by class need labels (n,), those by domain a name for each of n samples. All
+    An order is "rows", "stored" (the same without `stored`), or a name of `SHAPES` with a seed, such as
+    "shuffled:1" or "correlated:1". Orders by class need labels (n,), those by domain a name for each of n samples. All
     n samples are taken (m = n), except by few-classes, half-classes, long-tail and first-200.
     """
     if order in ("stored", "rows"):
         return np.arange(count) if order == "rows" or stored is None else stored
     shape, seed = parse_order(order)
-    if shape not in SHAPES or seed is None:
-        raise InputError(
-            f"unknown order {order!r}; use stored, rows, or a shape with a whole number as its seed, such as "
-            f"{', '.join(f'{name}:1' for name in SHAPES)}."
-        )
+    if seed is None or shape not in SHAPES:
+        known = ("stored", "rows", *(f"{name}:{seed or 0}" for name in SHAPES))
+        raise InputError(f"unknown order {order!r}; {nearest(order, known)}")
     by, arrange = SHAPES[shape]
     groups = np.zeros(count, np.int64)
     if by == "class":
         if labels is None:
-            raise InputError(f"the order {shape!r} needs labels, and this stream has none; use seed:N, or add labels.")
+            raise InputError(f"the order {shape!r} needs labels; add them to this stream, or use shuffled:N.")
         groups = labels
         present = len(np.unique(labels))
         if shape in ("few-classes", "half-classes") and present < LEAVING_OUT_CLASSES:
             raise InputError(
                 f"the order {shape!r} leaves classes out and needs samples of at least {LEAVING_OUT_CLASSES}, "
-                f"but the stream has samples of {present}; use seed:N."
+                f"but the stream has samples of {present}; use shuffled:N."
             )
     elif by == "domain":
         names = domains or ()
         if len(names) != count or len(set(names)) < 2:
             raise InputError(
                 f"an order by domain needs at least two domains and one domain name for each of the {count} samples, "
-                f"but the stream has {len(names)} names of {len(set(names))} domains; use seed:N."
+                f"but the stream has {len(names)} names of {len(set(names))} domains; use shuffled:N."
             )
         groups = np.unique(names, return_inverse=True)[1]
     return arrange(groups, np.random.default_rng(seed))
@@ -81,13 +79,8 @@ def part_of(stream: FeatureStream, positions: HostArray) -> FeatureStream:
 
 def order_names(order: str, count: int) -> list[str]:
     """Return the orders to run: `count` orders of the same shape as `order` (or shuffled), or `order` if 0."""
-    shape = "seed" if order in ("stored", "rows") else parse_order(order)[0]
+    shape = "shuffled" if order in ("stored", "rows") else parse_order(order)[0]
     return [f"{shape}:{number}" for number in range(count)] or [order]
-
-
-def shape_title(shape: str) -> str:
-    """Return the name of a shape in tables and figures."""
-    return {"seed": "shuffled", "correlated": "bursts"}.get(shape, shape.replace("-", " "))
 
 
 def _sequential(groups: HostArray, rng: np.random.Generator) -> HostArray:
@@ -154,7 +147,7 @@ def _tail(groups: HostArray, rng: np.random.Generator, ratio: float = 50) -> Hos
 
 # What the groups of samples are, and how they are arranged: the group of each sample (n,) -> positions, at most n.
 SHAPES: dict[str, tuple[Literal["class", "domain"] | None, Callable[[HostArray, np.random.Generator], HostArray]]] = {
-    "seed": (None, lambda groups, rng: rng.permutation(len(groups))),
+    "shuffled": (None, lambda groups, rng: rng.permutation(len(groups))),
     "class-sequential": ("class", _sequential),
     "correlated": ("class", _correlated),
     "domains": ("domain", _sequential),

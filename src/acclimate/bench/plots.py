@@ -14,7 +14,6 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.bench.evaluation import interval_text
-from acclimate.bench.orders import shape_title
 from acclimate.bench.prequential import Outcome
 from acclimate.bench.recipes import AVERAGE
 from acclimate.bench.scoring import running_accuracy
@@ -219,7 +218,8 @@ def draw_leaderboard(tables: "Mapping[str, Standings]", path: Path) -> None:
     first = next(iter(tables.values()))
     zero_shot = list(first.titles).index("zero-shot")
     columns = [
-        *(name.replace(" ", "\n", 1) for name in ("all shapes", *map(shape_title, first.shapes))),
+        "all\nshapes",
+        *(name.replace("-", "\n", 1) for name in first.shapes),
         "cells\nwon",
         f"ECE, %\n({100 * first.mean('ece')[zero_shot]:.1f})",
         "µs per\nsample",

@@ -171,7 +171,7 @@ def run_suite(
     methods: Sequence[str],
     out: Path,
     *,
-    orders: Sequence[str] = ("seed:1",),
+    orders: Sequence[str] = ("shuffled:1",),
     settings: str = "paper",
     prompts: str = "dataset",
     views: int | str = "paper",
@@ -410,7 +410,7 @@ class Reproduction:
 def plan_recipes(
     recipes: Sequence[Recipe],
     store: FeatureStore,
-    orders: Sequence[str] = ("seed:1",),
+    orders: Sequence[str] = ("shuffled:1",),
     methods: Sequence[str] = (),
     settings: Settings | None = None,
     shots: int | None = None,

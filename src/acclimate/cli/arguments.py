@@ -64,7 +64,7 @@ Source = Annotated[
 Order = Annotated[
     str,
     typer.Option(
-        help="path (as listed), seed:N to shuffle, or auto: shuffled where folders are classes.",
+        help="path (as listed), shuffled:N, or auto: shuffled where folders are classes.",
         rich_help_panel=READING,
     ),
 ]

@@ -62,8 +62,8 @@ def bench(
     views_kind: ViewsKind = None,
     generated: Generated = None,
     order: Annotated[
-        str, typer.Option(help="seed:N, rows, or a shape such as class-sequential:N, correlated:N.")
-    ] = "seed:1",
+        str, typer.Option(help="shuffled:N, rows, or a shape such as class-sequential:N, correlated:N.")
+    ] = "shuffled:1",
     orders: Orders = 0,
     store: Store = Path("features"),
     out: Out = Path("results"),

@@ -50,7 +50,7 @@ def demo(
     )
     run(recorded, method=[DEFAULT_METHOD], passes=2)
     say("", "Now six scenes drawn by acclimate, as a camera sees them in clear weather, in haze and in snow.")
-    classify([str(pictures)], str(names), out=results, report=report, order="seed:0", overwrite=True)
+    classify([str(pictures)], str(names), out=results, report=report, order="shuffled:0", overwrite=True)
     _score(results)
     command, activate = as_typed()
     say(

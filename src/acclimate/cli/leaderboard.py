@@ -20,7 +20,7 @@ Shapes = Annotated[
     list[str] | None,
     typer.Option(
         help="A shape of the streams; can be repeated.",
-        show_default="seed (shuffled), class-sequential, correlated, few-classes, half-classes, long-tail, "
+        show_default="shuffled, class-sequential, correlated, few-classes, half-classes, long-tail, "
         "domain-shift, first-200",
     ),
 ]
@@ -53,7 +53,7 @@ def leaderboard(
     out: Out = Path("results"),
     add: Add = False,
 ) -> None:
-    """Compare all training-free methods on streams that are shuffled, sorted, in bursts, with few classes, and so on.
+    """Compare all training-free methods on streams that are shuffled, sorted, correlated, with few classes, and so on.
 
     Writes leaderboard.md, .png and .tex, and leaderboard.csv and .json with every run. With --add, a stopped command is
     continued, and methods join a board that is there; the files and the options must be those of that board.

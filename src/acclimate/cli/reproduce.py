@@ -65,7 +65,7 @@ Shots = Annotated[
 ]
 OrderOfBoth = Annotated[
     str | None,
-    typer.Option(help="As in `acclimate run`.", show_default="stored with --streams, seed:1 with --data"),
+    typer.Option(help="As in `acclimate run`.", show_default="stored with --streams, shuffled:1 with --data"),
 ]
 
 
@@ -107,7 +107,7 @@ def reproduce(
     needed = dict.fromkeys(key for recipe in chosen for key in recipe.datasets)
     rows = method or list(dict.fromkeys(row.method for recipe in chosen for row in recipe.rows.values()))
     settings = {name: parse_settings(name, setting, rows) for name in rows}
-    taken = order_names(order or ("seed:1" if streams is None else "stored"), orders)
+    taken = order_names(order or ("shuffled:1" if streams is None else "stored"), orders)
     report_pictures()
     with interruptible(f"the results so far are in {out / 'runs'}, and no image will be encoded twice."):
         if data is not None and model is not None:

@@ -21,7 +21,7 @@ Fitted = Annotated[
 StreamOrder = Annotated[
     str,
     typer.Option(
-        help="stored (as in the file), rows, seed:N (shuffled), class-sequential:N, correlated:N, domains:N, "
+        help="stored (as in the file), rows, shuffled:N, class-sequential:N, correlated:N, domains:N, "
         "mixed-domains:N, domain-shift:N, few-classes:N, half-classes:N, long-tail:N or first-200:N."
     ),
 ]

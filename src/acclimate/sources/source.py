@@ -206,20 +206,24 @@ def each_image(images: Any) -> Iterator[Any]:
 
 
 def parse_order(order: str) -> tuple[str, int | None]:
-    """Split the name of an order into its shape and its seed: "seed:1" into ("seed", 1), "path" into ("path", None)."""
-    match = re.fullmatch(r"(.*):([0-9]+)", order)
-    return (match[1], int(match[2])) if match else (order, None)
+    """Split the name of an order: "shuffled:1" into the shape "shuffled" and the seed 1, "path" into ("path", None).
+
+    Up to 1.0 the shape "shuffled" was called "seed", as older results and scripts still do.
+    """
+    shape, _, seed = order.partition(":")
+    shape = "shuffled" if shape == "seed" else shape
+    return (shape, int(seed)) if re.fullmatch("[0-9]+", seed) else (order, None)
 
 
 def choose_order(samples: Sequence[Sample], classes: Collection[str] | None = None) -> str:
-    """Return the order that suits a source: "seed:0" where its images are labelled with several classes, else "path".
+    """Return the order that suits a source: "shuffled:0" where its images have labels of several classes, else "path".
 
     Images that are sorted by class are the least favourable stream, and a folder per class lists them so. Where
     `classes` is given, only labels among them count: folders may also be named after days or places.
     """
     known = None if classes is None else set(map(same_words, classes))
     found = {same_words(sample.label) for sample in samples if sample.label is not None}
-    return "seed:0" if len(found if known is None else found & known) > 1 else "path"
+    return "shuffled:0" if len(found if known is None else found & known) > 1 else "path"
 
 
 def order_samples(samples: Sequence[Sample], order: str, classes: Collection[str] | None = None) -> Sequence[Sample]:
@@ -227,15 +231,15 @@ def order_samples(samples: Sequence[Sample], order: str, classes: Collection[str
 
     Args:
         samples: as they are listed.
-        order: "path" (as listed), "seed:N" (shuffled, always the same for the same N) or "auto" (see `choose_order`).
+        order: "path" (as listed), "shuffled:N" (always the same for the same N) or "auto" (see `choose_order`).
         classes: for "auto".
     """
     shape, seed = parse_order(choose_order(samples, classes) if order == "auto" else order)
     if shape == "path" and seed is None:
         return samples
-    if shape != "seed" or seed is None:
+    if shape != "shuffled" or seed is None:
         raise InputError(
-            f"unknown order {order!r}; choose 'path' (as listed), 'seed:N' with a whole number N, or 'auto'."
+            f"unknown order {order!r}; choose 'path' (as listed), 'shuffled:N' with a whole number N, or 'auto'."
         )
     return [samples[index] for index in np.random.default_rng(seed).permutation(len(samples)).tolist()]
 
