@@ -113,3 +113,35 @@ def test_heads_that_differ_say_in_what(stream):
 def test_the_repr_of_a_head_is_one_line():
     head = Head(np.ones((1000, 4)), logit_scale=100.0)
     assert repr(head) == "Head(classes=1000, dim=4, logit_scale=100.0, logit_bias=0.0)"
+
+
+def test_a_logarithm_in_place_of_a_scale_is_warned_of():
+    with pytest.warns(
+        UserWarning, match=r"logit_scale=4.6052 looks like a logarithm; pass model.logit_scale.exp()"
+    ) as said:
+        Head(np.eye(3), logit_scale=4.6052)
+    assert said[0].filename == __file__
+    for scale in (1.0, 2.0, 10.0, 14.3, 100.0, 117.3):
+        Head(np.eye(3), logit_scale=scale)
+
+
+def test_the_parameters_of_a_model_are_taken_as_they_are():
+    torch = pytest.importorskip("torch")
+    scale = torch.nn.Parameter(torch.tensor(100.0).log())
+    bias = torch.nn.Parameter(torch.tensor([-10.0]))
+    head = Head(torch.eye(3, requires_grad=True), logit_scale=scale.exp(), logit_bias=bias)
+    assert (round(head.logit_scale, 3), head.logit_bias) == (100.0, -10.0)
+    assert not head.class_vectors.requires_grad
+
+
+def test_an_output_of_transformers_is_refused_by_the_name_of_its_tensor():
+    pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+    output = BaseModelOutputWithPooling(last_hidden_state=torch.eye(3)[None], pooler_output=torch.eye(3))
+    with pytest.raises(InputError, match=r"class vectors cannot be read .*; pass its \.pooler_output\."):
+        Head(output, logit_scale=100.0)
+    head = Head(output.pooler_output, logit_scale=100.0)
+    with pytest.raises(InputError, match=r"features cannot be read .*; pass its \.pooler_output\."):
+        ZeroShot(head).step(output)

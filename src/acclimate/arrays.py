@@ -7,7 +7,7 @@ resolution of 1/64 in float16, which is coarser than the differences that decide
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from acclimate.errors import InputError
 
 Array = Any  # an array of any namespace that array-api-compat knows
 HostArray = npt.NDArray[Any]
+AnyArray = TypeVar("AnyArray")  # an array of the caller: answers are of the same type
 is_tensor = is_torch_array
 STANDARD = hasattr(np, "cumulative_sum")  # NumPy 2.1 follows the array API without a wrapper
 UNIT_TOLERANCE_ULPS = 32  # a squared length counts as 1 within so many units in the last place
@@ -58,7 +59,8 @@ def as_floats(x: Any, what: str) -> Array:
         try:
             x = np.asarray(x, dtype=np.float64)
         except (TypeError, ValueError) as error:
-            raise InputError(f"{what} cannot be read as an array of numbers: {error}") from None
+            hint = "; pass its .pooler_output" if hasattr(x, "pooler_output") else ""  # transformers 5 returns such
+            raise InputError(f"{what} cannot be read as an array of numbers: {error}{hint}.") from None
     if is_tensor(x):
         x = x.detach()
     xp = namespace(x)

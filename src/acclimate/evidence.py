@@ -4,6 +4,7 @@ Evidence is the seam of the library: encoders and views know nothing of methods,
 """
 
 import hashlib
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from acclimate.arrays import (
     entropy_of,
     first_equal_rows,
     index,
+    is_tensor,
     log_sum_exp,
     move,
     namespace,
@@ -32,6 +34,7 @@ from acclimate.arrays import (
 )
 from acclimate.errors import LONGEST_TEXT, InputError, StateError, is_text, nearest
 
+LOGARITHMS = (2.5, 6.0)  # of the scales of models, of which none is that small itself
 LARGEST_LOGIT = 1e9  # no model has a larger scale or bias, and single precision may not hold what follows from it
 # Of a broad class: the weight of its name beside its kinds, and how far the number of kinds is held against them
 NAME_WEIGHT = 1 / 3
@@ -131,13 +134,16 @@ class Head:
             raise InputError(
                 f"class vectors must be (classes, dim) with at least one class, got shape {tuple(vectors.shape)}."
             )
-        scale = float(self.logit_scale)
-        bias = float(self.logit_bias)
+        given: tuple[Any, Any] = (self.logit_scale, self.logit_bias)
+        scale, bias = (float(x.detach() if is_tensor(x) else x) for x in given)
         if not (0 < scale <= LARGEST_LOGIT and abs(bias) <= LARGEST_LOGIT):
             raise InputError(
                 f"logit_scale must be a positive number and logit_bias a number, got {scale} and {bias}; "
                 f"take both from the model (OpenAI's CLIP: 100 and 0; at most {LARGEST_LOGIT:.0e})."
             )
+        if LOGARITHMS[0] <= scale <= LOGARITHMS[1]:
+            how = "pass model.logit_scale.exp(), as models keep the logarithm"
+            warnings.warn(f"logit_scale={scale:g} looks like a logarithm; {how} (OpenAI's CLIP: 100).", stacklevel=4)
         names = tuple(self.class_names) or tuple(str(i) for i in range(vectors.shape[0]))
         if len(names) != vectors.shape[0]:
             raise InputError(

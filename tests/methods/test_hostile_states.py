@@ -24,7 +24,7 @@ FAST |= {"coop": {"context_tokens": 2, "epochs": 1}, "cocoop": {"epochs": 1}, "t
 def small_state():
     """Return the content of a file with entries in both caches and a correction."""
     rng = np.random.default_rng(0)
-    adapter = create("tda", Head(rng.standard_normal((3, 4)).astype(np.float32), 5.0, class_names=["cat", "Öl", "x"]))
+    adapter = create("tda", Head(rng.standard_normal((3, 4)).astype(np.float32), 10.0, class_names=["cat", "Öl", "x"]))
     adapter.step(rng.standard_normal((20, 4)).astype(np.float32))
     adapter.corrections.correct(np.eye(1, 4), [1], ids=[3], names=["a.jpg"])
     return state_to_bytes(adapter, {"note": 1})

@@ -105,7 +105,7 @@ def test_an_encoder_that_prepares_tensors_gets_tensors(paths):
     class Means(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.logit_scale = torch.nn.Parameter(torch.tensor(1.0))
+            self.logit_scale = torch.nn.Parameter(torch.tensor(3.0))
 
         def encode_image(self, images):
             return images.mean(dim=(2, 3))

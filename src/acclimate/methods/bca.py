@@ -41,7 +41,7 @@ class BCA(Adapter):
     Examples:
         >>> import numpy as np
         >>> from acclimate import Head, create
-        >>> adapter = create("bca", Head(np.eye(3), logit_scale=5.0))
+        >>> adapter = create("bca", Head(np.eye(3), logit_scale=10.0))
         >>> adapter.step(np.array([[0.9, 0.4, 0.1], [0.2, 0.9, 0.1]])).argmax(axis=1)
         array([0, 1])
         >>> adapter.learnt()["samples"]

@@ -45,10 +45,10 @@ class OnZeta(Adapter):
     Examples:
         >>> import numpy as np
         >>> from acclimate import Head, create
-        >>> adapter = create("onzeta", Head(np.eye(2), logit_scale=5.0), balance=1.0)
+        >>> adapter = create("onzeta", Head(np.eye(2), logit_scale=10.0), balance=1.0)
         >>> _ = adapter.step(np.tile([[0.8, 0.6]], (50, 1)))
         >>> adapter.learnt()["raised by"].round(1)
-        array([2.9, 3.9])
+        array([2.8, 4.8])
     """
 
     name = "onzeta"

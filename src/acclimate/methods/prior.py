@@ -30,10 +30,10 @@ class Prior(Adapter):
     Examples:
         >>> import numpy as np
         >>> from acclimate import Head, create
-        >>> adapter = create("prior", Head(np.eye(2), logit_scale=5.0), smoothing=1.0)
+        >>> adapter = create("prior", Head(np.eye(2), logit_scale=10.0), smoothing=1.0)
         >>> _ = adapter.step(np.tile([[0.8, 0.6]], (50, 1)))
         >>> adapter.learnt()["share"].round(2)
-        array([0.72, 0.28])
+        array([0.87, 0.13])
     """
 
     name = "prior"
