@@ -7,9 +7,10 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, overload
 
 import numpy as np
+from PIL import Image
 
 from acclimate.arrays import HostArray, to_host
 from acclimate.encoders import BUNDLED, Encoder, Precision, as_encoder
@@ -58,8 +59,16 @@ from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
 from acclimate.views.generated import open_generator
 
+OneImage: TypeAlias = str | os.PathLike[str] | bytes | Image.Image
 RECENT_IMAGES = 1000  # images that can be corrected by their ids
 Progress = Callable[[str, int, int], None]  # the stage, the steps done since the last call, and their total
+
+
+class Scored(TypedDict):
+    """A label with its score."""
+
+    label: str
+    score: float
 
 
 class Fit(NamedTuple):
@@ -271,6 +280,14 @@ class Classifier:
             accuracy = {name: float((to_host(each).argmax(axis=1) == truth).mean()) for name, each in answers.items()}
         return Fit(len(fitted_to), skipped + held_skipped, len(truth), accuracy)
 
+    @overload
+    def __call__(self, images: OneImage, top_k: int | None = ..., adapt: bool = ...) -> list[Scored]: ...
+    @overload
+    def __call__(
+        self, images: list[Any] | tuple[Any, ...], top_k: int | None = ..., adapt: bool = ...
+    ) -> list[list[Scored]]: ...
+    @overload
+    def __call__(self, images: Any, top_k: int | None = ..., adapt: bool = ...) -> list[Any]: ...
     def __call__(self, images: Any, top_k: int | None = None, adapt: bool = True) -> list[Any]:
         """Classify one image, or many.
 
@@ -284,10 +301,11 @@ class Classifier:
             adapt: learn from these images (never while frozen).
 
         Returns:
-            `[{"label": ..., "score": ...}]` sorted by score, as transformers does; a list of such for many.
+            `[{"label": ..., "score": ...}]` sorted by score, as transformers does; a list of such for many. To type
+            checkers, a path is that of one image; `classify` takes folders.
         """
         batches = self.batches(images, top_k or len(self.labels) + self.rejects, learn=adapt)
-        found = [[dict(vars(answer)) for answer in each.top] for batch in batches for each in batch]
+        found = [[Scored(label=x.label, score=x.score) for x in each.top] for batch in batches for each in batch]
         return found[0] if is_one(images) else found
 
     def stream(self, images: Any, top_k: int = 5, on_error: OnError = "raise") -> Iterator[Prediction]:

@@ -1,6 +1,29 @@
-"""Subclasses of methods that say other things of themselves; `make lint` checks that mypy --strict allows it."""
+"""Subclasses of methods that say other things of themselves, and the types of answers, for mypy --strict."""
 
-from acclimate import DMN, DOTA, MTA, OGA, SCA, TDA, TPT, Accord, BoostAdapter, FewShot, Prior, Zero, ZeroShot
+from pathlib import Path
+
+from PIL import Image
+from typing_extensions import assert_type
+
+from acclimate import (
+    DMN,
+    DOTA,
+    MTA,
+    OGA,
+    SCA,
+    TDA,
+    TPT,
+    Accord,
+    BoostAdapter,
+    Classifier,
+    FewShot,
+    Prior,
+    Zero,
+    ZeroShot,
+    refine,
+)
+from acclimate.arrays import HostArray
+from acclimate.classifier import Scored
 
 
 class UnmergedDMN(DMN):
@@ -62,3 +85,19 @@ class OnlineFewShot(FewShot):
 
 class WideBoost(BoostAdapter):
     views_kind = "augmix"
+
+
+class Tensor:
+    """An array of another library."""
+
+
+def answers_have_types(adapter: TDA, classifier: Classifier, array: HostArray, picture: Image.Image) -> None:
+    assert_type(adapter.step(array), HostArray)
+    assert_type(adapter.step(Tensor(), learn=False), Tensor)
+    assert_type(adapter.step([[0.6, 0.8]]), HostArray)
+    assert_type(refine(adapter, Tensor()), Tensor)
+    assert_type(refine(adapter, [[0.6, 0.8]]), HostArray)
+    assert_type(classifier(picture), list[Scored])
+    assert_type(classifier(Path("cat.jpg"))[0]["label"], str)
+    assert_type(classifier("cat.jpg", top_k=1)[0]["score"], float)
+    assert_type(classifier(["cat.jpg", picture]), list[list[Scored]])

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from types import UnionType
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 import numpy as np
 
 from acclimate.arrays import (
+    AnyArray,
     Array,
     HostArray,
     as_floats,
@@ -248,6 +249,10 @@ class Adapter(ABC):
         """Return the samples that each part keeps, sorted by class and entropy; empty for methods that keep none."""
         return {name: part.entries() for name, part in self.parts.items() if part.capacity}
 
+    @overload
+    def step(self, features: Sequence[Any], ids: Ids | None = ..., learn: bool = ...) -> HostArray: ...
+    @overload
+    def step(self, features: AnyArray, ids: Ids | None = ..., learn: bool = ...) -> AnyArray: ...
     def step(self, features: Array, ids: Ids | None = None, learn: bool = True) -> Array:
         """Classify samples in order, learning from each; any way to cut a stream into steps gives the same answers.
 
@@ -467,6 +472,10 @@ def observed(head: Head, features: Array) -> Iterator[tuple[int, Evidence]]:
         yield start, head.observe(features[start : start + size])
 
 
+@overload
+def refine(adapter: Adapter, features: Sequence[Any]) -> HostArray: ...
+@overload
+def refine(adapter: Adapter, features: AnyArray) -> AnyArray: ...
 def refine(adapter: Adapter, features: Array) -> Array:
     """Answer a whole stream once more from everything that the adapter has learnt from it: the second pass.
 
