@@ -17,7 +17,7 @@ import numpy as np
 from acclimate import Head, Rejector, build_head, create, load_encoder, read_stream
 from acclimate.bench.results import markdown_table, write_csv, write_page
 from acclimate.predict import adapt_batch, second_answers
-from acclimate.prompts import expand_head, negative_vectors
+from acclimate.prompts import negative_vectors
 from acclimate.reading.walk import Batch
 from acclimate.stream import FeatureStream
 
@@ -310,8 +310,8 @@ def main() -> None:
     negatives = negative_vectors(encoder)
     rows = []
     for trial in trials(streams):
-        plain = build_head(encoder, trial.labels)
-        expanded = expand_head(encoder, plain)
+        plain = build_head(encoder, trial.labels, expand=False)
+        expanded = build_head(encoder, trial.labels)
         for head in [plain] if expanded.kinds is None else [plain, expanded]:
             rows.append(measure(trial, head, negatives, options.orders))
             print(rows[-1], flush=True)

@@ -10,8 +10,8 @@ import numpy as np
 
 from acclimate import build_head, load_encoder
 from acclimate.files import snapshot_bytes, write_atomically
-from acclimate.prompts import prompts_for
-from acclimate.prompts.head import nouns, vectors_key
+from acclimate.prompts import nouns, prompts_for
+from acclimate.prompts.head import vectors_key
 from acclimate.prompts.templates import DEFAULT_SET
 
 

@@ -32,6 +32,7 @@ from acclimate.methods import (
     read_head,
     require,
     save_state,
+    takes_kinds,
 )
 from acclimate.methods.gates import Gate, NearDuplicates, Rejector
 from acclimate.predict import Prediction, Predictions, adapt_batch, float16_features, refuse_none, second_answers
@@ -39,8 +40,6 @@ from acclimate.prompts import (
     LearnedPrompts,
     build_head,
     clean_labels,
-    expand_head,
-    kinds_of,
     language_note,
     negative_vectors,
 )
@@ -107,7 +106,7 @@ class Classifier:
         fitted: a file of a few-shot method that was fitted, from `acclimate fit` or `save`; method, settings, labels
             and prompts come from it. It must have been fitted with the same model.
         expand: answer broad labels, such as "mammal" or "vehicle", through everyday nouns below them; see
-            `acclimate.prompts.expand_head`. Few-shot methods, and those that learn prompts, have labels as they are.
+            `build_head`. Few-shot methods, and those that learn prompts, have labels as they are.
         reject: recognise images that belong to no label: they are answered "none of these" and not learnt from.
         skip_duplicates: do not learn from images that are nearly the same as one of the last; for cameras.
         unsure: answers with a lower score are marked as unsure.
@@ -153,8 +152,7 @@ class Classifier:
         _check_arguments(labels, batch_size, views, unsure, fitted is not None, bool(method or settings))
         method = method or DEFAULT_METHOD
         require(find_method(method), views=views > 1, text=True, labels=True)
-        fixed = fitted is not None or find_method(method).kind == "few-shot" or "text" in find_method(method).needs
-        self.expand = expand and not fixed
+        self.expand = expand and fitted is None and takes_kinds(find_method(method))
         self.encoder: Encoder = as_encoder(encoder, device, precision, compile)
         self.model = encoder if isinstance(encoder, str) else type(self.encoder).__name__
         self.cache = cache
@@ -444,16 +442,13 @@ class Classifier:
         """Add classes; what was learnt of the others stays."""
         if self.templates is None:
             raise InputError("the prompts of the fitted file are not known, so no label can be added; fit again.")
-        new = clean_labels([*self.labels, *labels])[len(self.labels) :]
-        refuse_none(new if self.rejects else ())
-        head = build_head(self.encoder, new, self.templates, self.cache)
-        self.adapter.add_classes(head.class_vectors, head.class_names)
-        self._relabel()
+        every = clean_labels([*self.labels, *labels])
+        refuse_none(every if self.rejects else ())
+        self._relabel(every)
 
     def remove_labels(self, labels: Sequence[str]) -> None:
         """Remove classes and what was learnt of them."""
-        self.adapter.remove_classes(labels)
-        self._relabel()
+        self._relabel(self.head.remove(labels).class_names)
 
     def freeze(self) -> None:
         """Answer from what was learnt so far, and learn nothing more."""
@@ -512,27 +507,21 @@ class Classifier:
         return np.allclose(ours, theirs, atol=1e-4)
 
     def _head(self, labels: Sequence[str], progress: Progress, reject: bool) -> Head:
-        head = build_head(
-            self.encoder, labels, self.templates or DEFAULT_SET, self.cache, partial(progress, "encoding the labels")
-        )
+        head = self._build(labels, progress=partial(progress, "encoding the labels"))
         if len(head) < 2 and not reject:
             how = "give at least two, or pass --none-of-these (in Python reject=True) to ask which images show it"
             raise InputError(f"one label ({head.class_names[0]!r}) leaves nothing to choose; {how}.")
         if self.model == BUNDLED and (note := language_note(head.class_names)):
             warnings.warn(note, stacklevel=3)
-        return self._expanded(head, progress)
+        return head
 
-    def _expanded(self, head: Head, progress: Progress = lambda stage, done, total: None) -> Head:
-        if not self.expand:
-            return head
-        show = partial(progress, "encoding the kinds of broad labels")
-        return expand_head(self.encoder, head, self.templates or DEFAULT_SET, self.cache, show)
+    def _build(self, labels: Sequence[str], **options: Any) -> Head:
+        templates = self.templates or DEFAULT_SET
+        return build_head(self.encoder, labels, templates, self.cache, expand=self.expand, **options)
 
-    def _relabel(self) -> None:
-        """Let everything that depends on the labels follow them."""
-        if self.expand and (self.head.kinds is not None or kinds_of(self.labels)):  # they depend on all labels
-            head = build_head(self.encoder, self.labels, self.templates or DEFAULT_SET, self.cache)
-            self.adapter.replace_head(self._expanded(head))
+    def _relabel(self, labels: Sequence[str]) -> None:
+        """Let everything that depends on the labels follow them; what broad ones mean depends on all of them."""
+        self.adapter.replace_head(self._build(labels, known=self.head).to(self.head.class_vectors))
         for gate in self.gates:
             gate.relabel(self.head)
 

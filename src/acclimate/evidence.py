@@ -358,7 +358,9 @@ class Head:
             scales = [f"{head.logit_scale:g} (bias {head.logit_bias:g})" for head in (self, other)]
             found.append(f"logit scale {scales[0]} against {scales[1]}")
         if not found and self.expanded != other.expanded:
-            found.append("broad labels are expanded otherwise (--expand)")
+            how = "as they are in it, so pass" if other.expanded else "expanded in it, so leave out"
+            how = "expanded otherwise in it; choose" if self.expanded and other.expanded else how
+            found.append(f"broad labels are {how} --no-expand (expand=False)")
         if not found and not np.allclose(to_host(self.class_vectors), to_host(other.class_vectors), atol=1e-4):
             found.append("the class vectors differ (another model or other prompts)")
         return found

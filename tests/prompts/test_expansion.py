@@ -7,7 +7,7 @@ from acclimate import Classifier, FeatureStream, Head, build_head, create, load_
 from acclimate.bench.datasets import DATASETS
 from acclimate.errors import StateError
 from acclimate.methods import load_state, save_state
-from acclimate.prompts import expand_head, kinds_of, nouns
+from acclimate.prompts import kinds_of, nouns
 
 LABELS = ["mammal", "birds", "satellite photo", "guitar"]
 
@@ -19,7 +19,7 @@ def encoder():
 
 @pytest.fixture(scope="module")
 def head(encoder):
-    return expand_head(encoder, build_head(encoder, LABELS))
+    return build_head(encoder, LABELS)
 
 
 def test_broad_labels_are_those_above_many_nouns():
@@ -76,8 +76,38 @@ def test_states_and_feature_files_keep_the_kinds(head, method, tmp_path):
         write_stream(FeatureStream(features, head), tmp_path / name)
         assert read_stream(tmp_path / name).head.fingerprint == head.fingerprint
     own = Head(head.class_vectors, head.logit_scale, class_names=head.class_names)
-    with pytest.raises(StateError, match="expanded otherwise"):
+    with pytest.raises(StateError, match="labels are expanded in it, so leave out --no-expand"):
         load_state(tmp_path / "state.safetensors", like=create(method, own))
+    save_state(create(method, own), tmp_path / "own.safetensors")
+    with pytest.raises(StateError, match="labels are as they are in it, so pass --no-expand"):
+        load_state(tmp_path / "own.safetensors", like=adapter)
+
+
+def test_a_state_of_labels_that_are_not_broad_goes_on_under_either_choice(encoder, tmp_path):
+    whole, plain = (Classifier(["cat", "guitar"], encoder, cache=False, expand=expand) for expand in (True, False))
+    plain.save(tmp_path / "state.safetensors")
+    whole.load(tmp_path / "state.safetensors")
+    assert whole.head.fingerprint == plain.head.fingerprint
+
+
+def test_known_labels_are_not_encoded_again(encoder):
+    asked = []
+
+    class Counting:
+        fingerprint, logit_scale, logit_bias = "", encoder.logit_scale, encoder.logit_bias
+
+        def encode_text(self, texts):
+            asked.extend(texts)
+            return encoder.encode_text(texts)
+
+    known = build_head(encoder, ["animal", "guitar"])
+    head = build_head(Counting(), ["animal", "guitar", "dog"], known=known, expand=False)
+    assert asked == ["a photo of a dog."]
+    whole = build_head(encoder, ["animal", "guitar", "dog"])
+    np.testing.assert_allclose(head.class_vectors, whole.name_vectors, atol=1e-6)
+    assert (
+        build_head(encoder, ["animal", "dog"], known=whole).expanded == build_head(encoder, ["animal", "dog"]).expanded
+    )
 
 
 def test_labels_that_come_and_go_change_what_is_below_the_others(encoder):
@@ -92,8 +122,8 @@ def test_labels_that_come_and_go_change_what_is_below_the_others(encoder):
 
 def test_kinds_are_encoded_in_the_prompts_of_the_labels(encoder, tmp_path):
     prompts = "a sketch of a {}."
-    head = expand_head(encoder, build_head(encoder, ["amphibian", "guitar"], prompts, tmp_path), prompts, tmp_path)
+    head = build_head(encoder, ["amphibian", "guitar"], prompts, tmp_path)
     frog = build_head(encoder, ["frog"], prompts, tmp_path).class_vectors
     assert (head.kinds @ frog.T).max() > 0.999
     whole = {"amphibian": "a photo of a frog.", "guitar": "a photo of a guitar."}
-    assert expand_head(encoder, build_head(encoder, list(whole), whole, tmp_path), whole, tmp_path).kinds is None
+    assert build_head(encoder, list(whole), whole, tmp_path).kinds is None

@@ -133,14 +133,14 @@ def stage_bars(
     how many more an earlier run had done.
     """
     with ExitStack() as shown:
-        current: str | None = None
+        current: tuple[str, int] | None = None
         advance: Callable[..., None]
 
         def show(stage: str, done: int, total: int, earlier: int = 0) -> None:
             nonlocal current, advance
-            if stage != current:
+            if (stage, total) != current:
                 shown.close()
-                current = stage
+                current = (stage, total)
                 advance = shown.enter_context(bar(total, stage, THINGS.get(stage, "steps")))
             advance(done, "", earlier)
 

@@ -23,6 +23,7 @@ def embed(
     out: Annotated[Path, typer.Option("--out", "-o", help="The feature file to write: .safetensors or .npz.")],
     model: arguments.Model = arguments.DEFAULT_MODEL,
     template: arguments.Templates = None,
+    expand: arguments.Expand = True,
     views: arguments.Views = 1,
     views_kind: arguments.ViewsKind = None,
     generated: arguments.Generated = None,
@@ -58,7 +59,8 @@ def embed(
     samples = arguments.list_images(source, order, names, fps)
     encoder = load_encoder(model, device, precision, compile)
     with stage_bars() as show:
-        head = build_head(encoder, names, templates, progress=partial(show, "encoding the labels"))
+        show_labels = partial(show, "encoding the labels")
+        head = build_head(encoder, names, templates, progress=show_labels, expand=expand)
     generator = None if generated is None else open_generator(generated, device)
     prepare = Preparer(encoder, views, kind=views_kind or "augmix", generator=generator, decoder=decoder)
     began = perf_counter()

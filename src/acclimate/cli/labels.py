@@ -33,7 +33,7 @@ def check(
     from acclimate import build_head, load_encoder
     from acclimate.classify.label_check import compare_with_images
     from acclimate.cli.embed import encode_images
-    from acclimate.prompts import expand_head, negative_vectors
+    from acclimate.prompts import negative_vectors
     from acclimate.prompts.spelling import close_labels, expansion_note
     from acclimate.reading.walk import Preparer
 
@@ -43,8 +43,7 @@ def check(
     templates = arguments.read_templates(template)
     encoder = load_encoder(model)
     with stage_bars() as show:
-        plain = build_head(encoder, names, templates, progress=partial(show, "encoding the labels"))
-        head = expand_head(encoder, plain, templates, progress=partial(show, "encoding the kinds of broad labels"))
+        head = build_head(encoder, names, templates, progress=partial(show, "encoding the labels"))
         nouns = negative_vectors(encoder, progress=partial(show, "encoding the nouns"))
     for note in filter(None, (expansion_note(head.expanded), close_labels(head, nouns))):
         say(f"note: {note}", err=True)

@@ -8,7 +8,7 @@ import typer
 from acclimate.cli import arguments
 
 NEW_STREAMS = "For streams created by their first images"
-STREAM_OPTIONS = ("labels", "fitted", "method", "thumbnails")  # settings of the table [streams]
+STREAM_OPTIONS = ("labels", "fitted", "method", "thumbnails", "expand")  # settings of the table [streams]
 
 
 def serve(
@@ -47,6 +47,10 @@ def serve(
     ] = None,
     thumbnails: Annotated[
         bool | None, typer.Option("--thumbnails", help=f"{NEW_STREAMS}: keep thumbnails of images in the caches.")
+    ] = None,
+    expand: Annotated[
+        bool | None,
+        typer.Option(help=f"{NEW_STREAMS}: answer broad labels through nouns below them.", show_default="expand"),
     ] = None,
     plugin: Annotated[list[str] | None, typer.Option(help="A Python file with methods of your own.")] = None,
 ) -> None:

@@ -45,6 +45,7 @@ from acclimate.methods.registry import (
     load_plugin,
     loaded_plugins,
     register,
+    takes_kinds,
 )
 from acclimate.methods.state import CLASSES, DIM, Entry, MergeRule, State, Sums, Tensors
 
@@ -94,4 +95,5 @@ __all__ = [
     "save_state",
     "state_from_bytes",
     "state_to_bytes",
+    "takes_kinds",
 ]

@@ -91,6 +91,11 @@ def find_method(name: str) -> type[Adapter]:
     return _REGISTRY[name]
 
 
+def takes_kinds(method: type[Adapter]) -> bool:
+    """Return True if broad labels may have kinds; few-shot methods and learned prompts have labels as they are."""
+    return method.kind != "few-shot" and "text" not in method.needs
+
+
 def load_plugin(file: Path) -> None:
     """Import a Python file for the methods that it registers; it may import modules that lie beside it.
 

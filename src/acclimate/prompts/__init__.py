@@ -1,7 +1,7 @@
 """From class names to class vectors: labels, prompt templates, and the text side of a classifier."""
 
-from acclimate.prompts.expansion import expand_head, kinds_of
-from acclimate.prompts.head import TextEncoder, build_head, default_cache_folder, negative_vectors, nouns
+from acclimate.prompts.expansion import kinds_of, nouns
+from acclimate.prompts.head import TextEncoder, build_head, default_cache_folder, negative_vectors
 from acclimate.prompts.templates import (
     LearnedPrompts,
     Templates,
@@ -21,7 +21,6 @@ __all__ = [
     "clean_labels",
     "default_cache_folder",
     "example_prompts",
-    "expand_head",
     "foreign_labels",
     "kinds_of",
     "language_note",

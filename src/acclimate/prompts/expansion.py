@@ -5,19 +5,11 @@ A model has seen photographs of cats called "cat" and hardly any called "mammal"
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
-from typing import Literal
 
-import numpy as np
-
-from acclimate.arrays import to_host
 from acclimate.errors import same_words
-from acclimate.evidence import Head
-from acclimate.prompts.head import TextEncoder, finish, head_steps, nouns, shipped_vectors
-from acclimate.prompts.templates import DATA, DEFAULT_SET, LearnedPrompts, Templates, prompts_for
+from acclimate.prompts.templates import DATA
 
 Table = dict[str, tuple[str, ...]]
 
@@ -65,43 +57,17 @@ def kinds_of(labels: Sequence[str]) -> Table:
     return found
 
 
-def expand_head(
-    encoder: TextEncoder,
-    head: Head,
-    templates: Templates | LearnedPrompts = DEFAULT_SET,
-    cache: Path | Literal[False] | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Head:
-    """Return a head whose broad classes have kinds, which are encoded in the same prompts as the labels.
+def kind_words(kinds: Table) -> list[str]:
+    """Return all nouns below the labels of `kinds_of`, whatever other labels there are, in alphabetical order."""
+    return sorted({noun for label in kinds for noun in _tables()[0][_singular(label)]})
 
-    Nothing is expanded where each class has prompts of its own, or learned ones. Arguments are those of `build_head`.
+
+@cache
+def nouns() -> tuple[str, ...]:
+    """Return some thousands of things that photographs show, in alphabetical order.
 
     Examples:
-        >>> from acclimate import build_head, load_encoder
-        >>> encoder = load_encoder("bundled")
-        >>> head = expand_head(encoder, build_head(encoder, ["mammal", "guitar"]))
-        >>> head.kind_counts[0] > 100, head.kind_counts[1]
-        (True, 0)
+        >>> nouns()[:3], len(nouns()) > 3000
+        (('aardvark', 'abacus', 'abbey'), True)
     """
-    kinds = kinds_of(head.class_names)
-    if not kinds or isinstance(templates, Mapping | LearnedPrompts):
-        return head
-    words = sorted({noun for label in kinds for noun in _tables()[0][_singular(label)]})  # whatever the other labels
-    vectors = None
-    if prompts_for(words, templates) == prompts_for(words, DEFAULT_SET):
-        vectors = shipped_vectors(encoder)
-    if vectors is None:
-        vectors = to_host(finish(head_steps(encoder, words, templates, cache), progress).class_vectors)
-        place = {noun: i for i, noun in enumerate(words)}
-    else:
-        place = {noun: i for i, noun in enumerate(nouns())}
-    own = to_host(head.class_vectors)
-    groups = [vectors[[place[noun] for noun in kinds.get(label, ())]] for label in head.class_names]
-    groups = [np.concatenate([own[i : i + 1], group]) if len(group) else group for i, group in enumerate(groups)]
-    means = [group.mean(axis=0) if len(group) else own[i] for i, group in enumerate(groups)]
-    return replace(
-        head,
-        class_vectors=np.stack(means),
-        kinds=np.concatenate(groups).astype(own.dtype),
-        kind_counts=tuple(map(len, groups)),
-    )
+    return tuple((DATA / "nouns.txt").read_text(encoding="utf-8").splitlines())

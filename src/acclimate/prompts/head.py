@@ -1,14 +1,15 @@
 """From labels to a Head: each class is the mean direction of its prompts (the CLIP ensemble), cached on disk.
 
-The negatives of "none of these" are class vectors of everyday nouns, which are shipped for the bundled model.
+A broad class also has kinds, the nouns below its label, which are encoded in the same prompts; see `Head`. The
+negatives of "none of these" are class vectors of everyday nouns, which are shipped for the bundled model.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from dataclasses import replace
 from importlib.resources import as_file
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, cast
@@ -19,6 +20,7 @@ from acclimate.arrays import HostArray, as_floats, to_host, unit_rows
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
 from acclimate.files import keep_recent, read_snapshot, snapshot_bytes, write_atomically
+from acclimate.prompts.expansion import Table, kind_words, kinds_of, nouns
 from acclimate.prompts.templates import DATA, DEFAULT_SET, LearnedPrompts, Templates, clean_labels, prompts_for
 
 BATCH_PROMPTS = 32  # larger batches take more memory and are not faster on a CPU
@@ -55,10 +57,14 @@ def build_head(
     templates: Templates | LearnedPrompts = DEFAULT_SET,
     cache: Path | Literal[False] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    expand: bool = True,
+    known: Head | None = None,
 ) -> Head:
     """Encode labels into the head of a zero-shot classifier.
 
     The vector of each prompt is scaled to unit length; a class vector is the mean of the vectors of its prompts.
+    Broad labels, such as "mammal" or "vehicle", are answered through the everyday nouns below them.
 
     Args:
         encoder: the model. Its vectors are cached only if it has a fingerprint.
@@ -66,7 +72,11 @@ def build_head(
         templates: see `prompts_for`; or learned prompts.
         cache: the folder of cached vectors; None for `default_cache_folder()`, False for no cache. It need not exist,
             and what is damaged or cannot be written there is computed again. The files used last are kept.
-        progress: called with the number of prompts encoded since its last call, and their total.
+        progress: called with the number of prompts encoded since its last call, and their total; that of the labels,
+            and then that of the nouns below broad ones, if they have to be encoded.
+        expand: answer broad labels through the nouns below them; not where each class has prompts of its own, or
+            learned ones.
+        known: a head of the same model and prompts, whose labels need not be encoded again.
 
     Raises:
         InputError: labels or templates cannot be used, or the encoder gives a class no direction.
@@ -76,8 +86,10 @@ def build_head(
         >>> head = build_head(load_encoder("bundled"), ["cat", "dog"], "a photo of a {}.")
         >>> head.class_names, head.dim
         (('cat', 'dog'), 768)
+        >>> build_head(load_encoder("bundled"), ["mammal", "guitar"]).expanded["mammal"] > 100
+        True
     """
-    return finish(head_steps(encoder, labels, templates, cache), progress)
+    return finish(head_steps(encoder, labels, templates, cache, expand=expand, known=known), progress)
 
 
 def finish(steps: Steps[Result], progress: Callable[[int, int], None]) -> Result:
@@ -94,33 +106,75 @@ def head_steps(
     labels: Sequence[str],
     templates: Templates | LearnedPrompts = DEFAULT_SET,
     cache: Path | Literal[False] | None = None,
+    *,
+    expand: bool = True,
+    known: Head | None = None,
 ) -> Steps[Head]:
     """Run `build_head` in steps, one per batch of prompts; its caller can do other things in between, or stop."""
     labels = clean_labels(labels)
+    vectors = dict(zip(known.class_names, known.name_vectors, strict=True)) if known else {}
+    if new := [label for label in labels if label not in vectors]:
+        found = yield from _vector_steps(encoder, new, templates, cache)
+        vectors |= dict(zip(new, found, strict=True))
+    own = np.stack([vectors[label] for label in labels])
+    head = Head(own, encoder.logit_scale, encoder.logit_bias, labels)
+    if not expand or isinstance(templates, Mapping | LearnedPrompts) or not (kinds := kinds_of(labels)):
+        return head
+    vector_of = yield from _kind_steps(encoder, kinds, templates, cache)
+    own = to_host(head.class_vectors)
+    groups = [[vector_of[noun] for noun in kinds.get(label, ())] for label in labels]
+    groups = [[vector, *group] if group else [] for vector, group in zip(own, groups, strict=True)]
+    return replace(
+        head,
+        class_vectors=np.stack([np.mean(group or [name], axis=0) for name, group in zip(own, groups, strict=True)]),
+        kinds=np.concatenate([np.stack(group) for group in groups if group]),
+        kind_counts=tuple(map(len, groups)),
+    )
+
+
+def _kind_steps(
+    encoder: TextEncoder, kinds: Table, templates: Templates, cache: Path | Literal[False] | None
+) -> Steps[dict[str, HostArray]]:
+    """Encode the nouns below labels; the result is the unit vector (d,) of each."""
+    words = kind_words(kinds)
+    if prompts_for(words, templates) == prompts_for(words, DEFAULT_SET):
+        shipped = shipped_vectors(encoder)
+        if shipped is not None:
+            return dict(zip(nouns(), shipped, strict=True))
+    vectors = yield from _vector_steps(encoder, words, templates, cache)
+    return dict(zip(words, unit_rows(vectors, "text vectors"), strict=True))
+
+
+def _vector_steps(
+    encoder: TextEncoder,
+    labels: Sequence[str],
+    templates: Templates | LearnedPrompts,
+    cache: Path | Literal[False] | None,
+) -> Steps[HostArray]:
+    """Encode labels; the result is the vector (K, d) of each, of any length."""
     if isinstance(templates, LearnedPrompts):  # cheap to compute: one prompt per label
         batches = []
         yield 0, len(labels)
         for i in range(0, len(labels), BATCH_PROMPTS):
             batches.append(templates.vectors(encoder, labels[i : i + BATCH_PROMPTS]))
             yield len(batches[-1]), len(labels)
-        return Head(np.concatenate(batches), encoder.logit_scale, encoder.logit_bias, labels)
+        return np.concatenate(batches)
     prompts = prompts_for(labels, templates)
     folder = default_cache_folder() if cache is None else cache
     if not encoder.fingerprint or not folder:
+        return (yield from _encode(encoder, labels, prompts))
+    path = Path(folder) / f"class-vectors-{vectors_key(encoder, prompts)}.safetensors"
+    try:
+        vectors = read_snapshot(path)[0]["class_vectors"]
+        with suppress(OSError):
+            os.utime(path)  # it was used
+    except (StateError, OSError, KeyError):  # missing, unreadable, damaged or foreign
         vectors = yield from _encode(encoder, labels, prompts)
-    else:
-        path = Path(folder) / f"class-vectors-{vectors_key(encoder, prompts)}.safetensors"
-        try:
-            vectors = read_snapshot(path)[0]["class_vectors"]
-            with suppress(OSError):
-                os.utime(path)  # it was used
-        except (StateError, OSError, KeyError):  # missing, unreadable, damaged or foreign
-            vectors = yield from _encode(encoder, labels, prompts)
-            with suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(path, snapshot_bytes({"class_vectors": vectors}, {}))
-                keep_recent(path.parent, "class-vectors-*.safetensors", CACHE_FILES, CACHE_BYTES)
-    return Head(vectors, encoder.logit_scale, encoder.logit_bias, labels)
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, snapshot_bytes({"class_vectors": vectors}, {}))
+            keep_recent(path.parent, "class-vectors-*.safetensors", CACHE_FILES, CACHE_BYTES)
+    return vectors
 
 
 def vectors_key(encoder: TextEncoder, prompts: Sequence[Sequence[str]]) -> str:
@@ -168,17 +222,6 @@ def _encode(encoder: TextEncoder, labels: Sequence[str], prompts: Sequence[Seque
     return np.asarray(means, np.float32)
 
 
-@cache
-def nouns() -> tuple[str, ...]:
-    """Return some thousands of things that photographs show, in alphabetical order.
-
-    Examples:
-        >>> nouns()[:3], len(nouns()) > 3000
-        (('aardvark', 'abacus', 'abbey'), True)
-    """
-    return tuple((DATA / "nouns.txt").read_text(encoding="utf-8").splitlines())
-
-
 def negative_vectors(
     encoder: TextEncoder,
     cache: Path | Literal[False] | None = None,
@@ -201,8 +244,7 @@ def negative_steps(encoder: TextEncoder, cache: Path | Literal[False] | None = N
     """Run `negative_vectors` in steps, as `head_steps` does for `build_head`."""
     vectors = shipped_vectors(encoder)
     if vectors is None:
-        head = yield from head_steps(encoder, nouns(), DEFAULT_SET, cache)
-        return to_host(head.class_vectors)
+        vectors = unit_rows((yield from _vector_steps(encoder, nouns(), DEFAULT_SET, cache)), "text vectors")
     return vectors
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from acclimate.arrays import HostArray
 from acclimate.errors import as_words, same_words
 from acclimate.evidence import Head
-from acclimate.prompts.head import nouns
+from acclimate.prompts.expansion import nouns
 from acclimate.prompts.templates import DATA, foreign_labels
 
 SHOWN = 5  # labels of a kind that a note names

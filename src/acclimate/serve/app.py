@@ -93,10 +93,13 @@ async def run_task(
     caller: Sender,
     candidate_labels: Annotated[list[str] | None, Query(description="If the image is the whole body.")] = None,
     hypothesis_template: Annotated[str | None, Query(description="If the image is the whole body.")] = None,
+    expand: Annotated[bool, Query(description="If the image is the whole body.")] = True,
 ) -> tuple[Answer, ...]:
     """Run the Hugging Face zero-shot-image-classification task; nothing is learnt."""
-    image, labels, template = await read_task(request, candidate_labels, hypothesis_template)
-    prediction = await streams.zero_shot(image, labels, template or "This is a photo of {}.", caller.name)
+    given = {"candidate_labels": candidate_labels, "hypothesis_template": hypothesis_template, "expand": expand}
+    image, task = await read_task(request, given)
+    template = task.hypothesis_template or "This is a photo of {}."
+    prediction = await streams.zero_shot(image, task.candidate_labels, template, caller.name, expand=task.expand)
     return prediction.top
 
 

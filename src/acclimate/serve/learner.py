@@ -265,23 +265,23 @@ class Learner:
             raise StateError(f"the state has more than {self._limits.corrections} corrections; use another.")
         self._replace(adapter, {}, "uploaded")
 
-    def new_labels(self, add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:
-        """Return the labels to add, cleaned; InputError if they cannot be added to those that are left."""
-        kept = [label for label in self.adapter.head.class_names if label not in set(remove)]
-        new = self._limits.check_labels([*kept, *add], self.setup.templates)[len(kept) :]
-        if self.setup.reject and new:
-            refuse_none(new)
-        return new
+    def changed_labels(self, add: Sequence[str], remove: Sequence[str]) -> tuple[tuple[str, ...], Head]:
+        """Return the labels after a change, cleaned, and the head before it; InputError if they cannot be used."""
+        head = self.adapter.head
+        kept = head.remove(remove).class_names if remove else head.class_names
+        labels = self._limits.check_labels([*kept, *add], self.setup.templates)
+        if self.setup.reject:
+            refuse_none(labels)
+        return labels, head
 
-    def put_labels(self, add: Sequence[str], remove: Sequence[str], head: Head | None) -> None:
-        """Remove labels, then add labels, whose head is given."""
+    def put_labels(self, add: Sequence[str], remove: Sequence[str], head: Head) -> bool:
+        """Follow the head of changed labels; returns False if the labels have changed since it was made."""
+        if head.class_names != self.changed_labels(add, remove)[0]:
+            return False
         adapter = duplicate(self.adapter)
-        new = self.new_labels(add, remove)  # they may have changed since they were encoded
-        if remove:
-            adapter.remove_classes(remove)
-        if head is not None:
-            adapter.add_classes(head.class_vectors, new)
+        adapter.replace_head(head)
         self._replace(adapter, self._notes(), "labels")
+        return True
 
     def _replace(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, copy_of: Any = None) -> None:
         """Continue with another state, which the next learner reads; the current one is kept as a snapshot."""

@@ -98,6 +98,7 @@ class StreamSetup(RequestBody):
     reject: bool = Field(
         False, description="Answer `none of these` for images that belong to no label, and do not learn from them."
     )
+    expand: bool = Field(True, description="Answer broad labels, such as `mammal`, through everyday nouns below them.")
     unsure: Threshold = None
     guard: GuardRules | None = Field(
         GuardRules(), description="Limits what one of several clients can teach the stream; null for no limit."
@@ -163,6 +164,7 @@ class TaskParameters(BaseModel):
 
     candidate_labels: Labels = Field(min_length=1)
     hypothesis_template: Prompt | None = Field(None, examples=["This is a photo of {}."])
+    expand: bool = Field(True, description="Answer broad labels, such as `mammal`, through everyday nouns below them.")
 
 
 class TaskRequest(BaseModel):

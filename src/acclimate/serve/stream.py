@@ -171,9 +171,11 @@ class Stream:
 
     async def change_labels(self, add: Sequence[str] = (), remove: Sequence[str] = (), client: str = "") -> None:
         """Remove labels with what was learnt about them, then add labels; either all of it happens or nothing."""
-        new = await self.call(lambda: self.learner.new_labels(add, remove), client, bounded=True)
-        head = await self._texts.head(new, self.setup.templates, client) if new else None
-        await self.call(lambda: self.learner.put_labels(add, remove, head), client, bounded=True)
+        labels, known = await self.call(lambda: self.learner.changed_labels(add, remove), client, bounded=True)
+        setup = self.setup
+        head = await self._texts.head(labels, setup.templates, client, expand=setup.expand, known=known)
+        if not await self.call(lambda: self.learner.put_labels(add, remove, head), client, bounded=True):
+            await self.change_labels(add, remove, client)  # somebody else has changed them meanwhile
 
     undo = in_turn(Learner.undo)
     set_frozen = in_turn(Learner.set_frozen)

@@ -21,7 +21,7 @@ from acclimate.encoders import Encoder
 from acclimate.errors import AcclimateError, InputError
 from acclimate.evidence import Head
 from acclimate.files import remove_leftovers, sync_folder
-from acclimate.methods import Adapter, Step, create, duplicate, find_method, list_methods, require
+from acclimate.methods import Adapter, Step, create, duplicate, find_method, list_methods, require, takes_kinds
 from acclimate.predict import Prediction, Predictions, refuse_none
 from acclimate.prompts import LearnedPrompts
 from acclimate.reading.batcher import Batcher
@@ -112,7 +112,7 @@ class Streams:
         self.batcher.preparer(setup.views, setup.views_kind)  # refuses a model that cannot make views
         if setup.reject:
             await self.texts.negatives()  # encoded once per model, which may take longer than a request
-        start = fitted or await self.texts.head(names, setup.templates, client)
+        start = fitted or await self.texts.head(names, setup.templates, client, expand=setup.expand)
         await self.pool.run(client, partial(self._create, name, setup, client, start))
         return await self.get(name)
 
@@ -181,11 +181,13 @@ class Streams:
 
         return await self.pool.run("", text)
 
-    async def zero_shot(self, image: bytes | str, labels: Sequence[str], template: str, client: str = "") -> Prediction:
+    async def zero_shot(
+        self, image: bytes | str, labels: Sequence[str], template: str, client: str = "", *, expand: bool = True
+    ) -> Prediction:
         """Predict an image zero-shot with any labels, without a stream; nothing is learnt."""
         names = self.limits.check_labels(labels, template, self.limits.task_labels)
         encoded = await asyncio.wrap_future(self.batcher.submit([image], client=client))
-        head = await self.texts.head_for_request(names, template, client)
+        head = await self.texts.head_for_request(names, template, client, expand=expand)
         evidence = head.observe(encoded.features)
         found = Predictions.of(head, evidence, Step(evidence.logits), len(names))
         self.metrics.answered(found, len(head))
@@ -283,7 +285,8 @@ def check_setup(
     if setup.views > most:
         raise InputError(f"views must be from 1 to {most}, got {setup.views}; use fewer.")
     method = find_method(setup.method)
-    setup = setup.model_copy(update={"views_kind": setup.views_kind or method.views_kind})
+    expand = setup.expand and takes_kinds(method)
+    setup = setup.model_copy(update={"views_kind": setup.views_kind or method.views_kind, "expand": expand})
     if fitted is not None:
         if setup.method != fitted.name:
             raise InputError(f"the labels of the service were fitted with {fitted.name!r}; leave out the method.")

@@ -37,22 +37,33 @@ class Texts:
         self._cache = cache
         self._prompts = prompts
         self.pool = FairPool("acclimate-text", 1, limits.texts)
-        self._recent: dict[tuple[tuple[str, ...], str], Head] = {}  # the least recently used first
+        self._recent: dict[tuple[tuple[str, ...], str, bool], Head] = {}  # the least recently used first
         self._negatives: asyncio.Task[HostArray] | None = None
 
-    async def head(self, labels: tuple[str, ...], templates: Any, client: str = "") -> Head:
-        """Return the head of a stream's labels; their vectors are stored on disk.
+    async def head(
+        self,
+        labels: tuple[str, ...],
+        templates: Any,
+        client: str = "",
+        *,
+        expand: bool = True,
+        known: Head | None = None,
+    ) -> Head:
+        """Return the head of a stream's labels; their vectors are stored on disk, or in the head that is `known`.
 
-        Learned prompts are given by their name, and have to be those that the service was started with.
+        Learned prompts are given by their name. New labels need those that the service was started with.
         """
         if isinstance(templates, str) and templates.startswith(LEARNED_PREFIX):
             if self._prompts is None or self._prompts.name != templates:
+                if known is not None and {*labels} <= {*known.class_names}:
+                    return known.remove({*known.class_names}.difference(labels))
                 raise InputError(
                     "the stream has learned prompts, which this service was not started with; start it with "
                     '`templates = "learned:FILE"` in [streams] of its settings to add labels.'
                 )
             templates = self._prompts
-        return await self.pool.run_steps(client, head_steps(self._encoder, labels, templates, self._cache))
+        steps = head_steps(self._encoder, labels, templates, self._cache, expand=expand, known=known)
+        return await self.pool.run_steps(client, steps)
 
     async def negatives(self) -> HostArray:
         """Return the vectors (M, d) of nouns that stand for all else; they are encoded once.
@@ -63,12 +74,15 @@ class Texts:
             self._negatives = asyncio.create_task(self.pool.run_steps("", negative_steps(self._encoder, self._cache)))
         return await asyncio.shield(self._negatives)
 
-    async def head_for_request(self, labels: tuple[str, ...], template: str, client: str = "") -> Head:
+    async def head_for_request(
+        self, labels: tuple[str, ...], template: str, client: str = "", *, expand: bool = True
+    ) -> Head:
         """Return the head of the labels of a single request; only the most recent are kept, in memory."""
-        key = (labels, template)
+        key = (labels, template, expand)
         head = self._recent.pop(key, None)
         if head is None:
-            head = await self.pool.run_steps(client, head_steps(self._encoder, labels, template, False))
+            steps = head_steps(self._encoder, labels, template, False, expand=expand)
+            head = await self.pool.run_steps(client, steps)
         self._recent[key] = head
         if len(self._recent) > MAX_RECENT_HEADS:
             del self._recent[next(iter(self._recent))]

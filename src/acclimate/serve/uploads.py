@@ -170,13 +170,11 @@ async def read_form(request: Request, limits: Limits) -> Uploads:
     return uploads
 
 
-async def read_task(
-    request: Request, labels: list[str] | None, template: str | None
-) -> tuple[bytes | str, list[str], str | None]:
-    """Read the Hugging Face task, image, labels and template: JSON, or an image with the others in the query."""
+async def read_task(request: Request, given: dict[str, Any]) -> tuple[bytes | str, schemas.TaskParameters]:
+    """Read the Hugging Face task, an image and its parameters: JSON, or an image with those `given` in the query."""
     if not content_type(request).startswith(ONE_IMAGE):
         body = await read_json(schemas.TaskRequest, request)
-        return body.inputs, body.parameters.candidate_labels, body.parameters.hypothesis_template
-    if not labels:
+        return body.inputs, body.parameters
+    if not given["candidate_labels"]:
         raise InputError("an image as the whole body needs ?candidate_labels=cat&candidate_labels=dog.")
-    return await request.body(), labels, template
+    return await request.body(), schemas.TaskParameters.model_construct(**given)

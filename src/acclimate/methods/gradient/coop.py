@@ -1,12 +1,12 @@
 """CoOp: context optimisation (Zhou et al., IJCV 2022)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from acclimate.arrays import Array, HostArray, move
+from acclimate.arrays import HostArray, move
 from acclimate.errors import InputError
-from acclimate.evidence import Evidence
+from acclimate.evidence import Evidence, Head
 from acclimate.methods import CLASSES, Labelled, Progress, Step, Tensors, register
 from acclimate.methods.gradient.prompt import TrainedPrompt
 
@@ -88,7 +88,7 @@ class CoOp(TrainedPrompt):
         if context.any():
             with torch.no_grad():
                 vectors = self.prompts(context.shape[-2]).vectors(context)
-            self.prompted = replace(self.head, class_vectors=move(vectors, self.head.class_vectors))
+            self.prompted = replace(self.head, class_vectors=move(vectors, self.head.class_vectors), kinds=None)
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return zero-shot logits of the learned prompt."""
@@ -99,8 +99,8 @@ class CoOp(TrainedPrompt):
         """Return True unless every class has its own context."""
         return not settings["class_specific"]
 
-    def add_classes(self, class_vectors: Array, class_names: Sequence[str]) -> None:
-        """Append classes; a context of each class has none for them."""
-        if self.class_specific:
+    def replace_head(self, head: Head) -> None:
+        """Follow another head; where every class has its own context, a new class has none."""
+        if self.class_specific and not {*head.class_names} <= {*self.head.class_names}:
             raise InputError("every class has its own context, and a new class has none; fit again with all classes.")
-        super().add_classes(class_vectors, class_names)
+        super().replace_head(head)

@@ -5,7 +5,7 @@ import { ask } from "./dialogs.js";
 import { folderOf, streamName } from "./files.js";
 
 export const RULE = "Use small letters, digits, . _ -";
-const SWITCHES = ["skip_duplicates", "reject", "thumbnails"]; // fields of a new stream that are on or off
+const SWITCHES = ["skip_duplicates", "reject", "expand", "thumbnails"]; // fields of a new stream that are on or off
 
 /**
  * Create a stream; resolves with its name. The folders of images that wait for it suggest its name and its labels.

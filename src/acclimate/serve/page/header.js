@@ -12,12 +12,13 @@ const SETUP = {
   thumbnails: "Small pictures stored",
   skip_duplicates: "Near-duplicates",
   reject: "None of these",
+  expand: "Broad labels",
   unsure: "Unsure below",
   guard: "Guard against poisoning",
   snapshots: "Snapshots",
 };
-const ON = { skip_duplicates: "answered, not learnt", reject: "recognised" };
-const OFF = { skip_duplicates: "learnt", reject: "not recognised", guard: "off", unsure: "no threshold" };
+const ON = { skip_duplicates: "answered, not learnt", reject: "recognised", expand: "answered through nouns below them" };
+const OFF = { skip_duplicates: "learnt", reject: "not recognised", expand: "taken as they are", guard: "off", unsure: "no threshold" };
 
 /** Show a stream as the service describes it; `counted` is the number of its answers that the page counts itself. */
 export function describeStream(find, stream, counted) {
