@@ -445,24 +445,46 @@ def adapt_batch(
         shapes = {"classes": (0, 0), "scores": (0, 0)}
         columns: dict[str, Any] = {name: np.empty(shapes.get(name, 0), type(ABSENT[name])) for name in ABSENT}
         return Predictions((*adapter.head.class_names, NONE), **columns).among(batch), None
-    evidence = adapter.head.observe(batch.features)
+    first = None if first_id is None else first_id + np.array(readable)
+    found, _, evidence = walk(adapter, batch.features, top_k, unsure, ids=first, learn=learn, gates=gates)
+    return found.among(batch), evidence
+
+
+def walk(
+    adapter: Adapter,
+    features: Array,
+    top_k: int,
+    unsure: float = 0.0,
+    *,
+    next_id: int | None = None,
+    ids: HostArray | None = None,
+    learn: bool | HostArray = True,
+    gates: Sequence[Gate] = (),
+) -> tuple[Predictions, Step, Evidence]:
+    """Observe features, choose which to learn from, adapt to these, and answer: the walk that every way in takes.
+
+    Args:
+        adapter: what learns and answers.
+        features: (B, d), or (B, V, d) for V views per image.
+        top_k: labels that are kept of each image.
+        unsure: answers with a lower score are marked.
+        next_id: the id of the first sample that is learnt from; those after it count on. That of the state by default.
+        ids: (B,) the ids of all samples, learnt from or not, instead.
+        learn: which samples (B,) may be learnt from, if their labels were not corrected and all gates let them through.
+        gates: the gates, in order.
+    """
+    evidence = adapter.head.observe(features)
     learnt, refused = choose_samples(adapter, evidence, learn, gates)
-    ids = adapter.samples_seen + np.cumsum(learnt) - learnt if first_id is None else first_id + np.array(readable)
+    if ids is None:
+        ids = (adapter.samples_seen if next_id is None else next_id) + np.cumsum(learnt) - learnt
     step = adapter.adapt(evidence, ids, learnt)
-    found = Predictions.of(
-        adapter.head,
-        evidence,
-        step,
-        top_k,
-        unsure,
-        ids=np.where(learnt, ids, -1),
-        refused=refused,
-        none=none_scores(adapter, evidence, gates),
-    )
+    none = none_scores(adapter, evidence, gates)
+    ids = np.where(learnt, ids, -1)
+    found = Predictions.of(adapter.head, evidence, step, top_k, unsure, ids=ids, refused=refused, none=none)
     known = adapter.corrections.knows(evidence).tolist()
     best = found.classes[:, 0].tolist()
     labels = [found.labels[i] if is_known else None for i, is_known in zip(best, known, strict=True)]
-    return replace(found, corrected=labels).among(batch), evidence
+    return replace(found, corrected=labels), step, evidence
 
 
 def float16_features(evidence: Evidence) -> HostArray:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from acclimate.arrays import HostArray
     from acclimate.reading.walk import Preparer
     from acclimate.sources import Sample
+    from acclimate.stream import FeatureStream
 
 
 def embed(
@@ -59,8 +60,7 @@ def embed(
     samples = arguments.list_images(source, order, names, fps)
     encoder = load_encoder(model, device, precision, compile)
     with stage_bars() as show:
-        show_labels = partial(show, "encoding the labels")
-        head = build_head(encoder, names, templates, progress=show_labels, expand=expand)
+        head = build_head(encoder, names, templates, None, partial(show, "encoding the labels"), expand=expand)
     generator = None if generated is None else open_generator(generated, device)
     prepare = Preparer(encoder, views, kind=views_kind or "augmix", generator=generator, decoder=decoder)
     began = perf_counter()
@@ -77,7 +77,15 @@ def embed(
         encode_s=perf_counter() - began,
     )
     write_stream(stream, out)
+    _say_written(stream, out)
+
+
+def _say_written(stream: "FeatureStream", out: Path) -> None:
+    from acclimate.prompts.spelling import expansion_note
+
     scored = "without" if stream.labels is None else "with"
+    if note := expansion_note(stream.head.expanded):
+        say(f"note: {note}", err=True)
     say(f"{out}: {count(len(stream), 'image')} {scored} true labels; try `acclimate run {out}`.", err=True)
 
 

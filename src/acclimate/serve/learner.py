@@ -4,7 +4,7 @@ from base64 import b64decode, b64encode
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from functools import partial
+from dataclasses import replace
 from itertools import islice, repeat
 from pathlib import Path
 from time import time
@@ -14,7 +14,7 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError, StateError, nearest
-from acclimate.evidence import Evidence, Head
+from acclimate.evidence import Head
 from acclimate.methods import Adapter, Step, duplicate, state_from_bytes, state_to_bytes
 from acclimate.methods.cache import Cache
 from acclimate.methods.gates import Gate, NearDuplicates, Rejector
@@ -22,7 +22,7 @@ from acclimate.methods.guard import Guard
 from acclimate.methods.persist import MAX_ORIGINS
 from acclimate.methods.schedule import FairSlots
 from acclimate.methods.state import LARGEST_ID
-from acclimate.predict import Predictions, answers_again, choose_samples, none_scores, refuse_none
+from acclimate.predict import Predictions, answers_again, refuse_none, walk
 from acclimate.reading.batcher import Encoded
 from acclimate.serve.http_errors import NotFoundError
 from acclimate.serve.limits import Limits
@@ -111,38 +111,43 @@ class Learner:
 
         With `learn` false, nothing is kept of them. The `names` of the images are kept with the answers.
         """
-        adapter = self.adapter
-        evidence = adapter.head.observe(encoded.features)
-        gates = self._gates(negatives)
-        predict = partial(
-            Predictions.of,
-            adapter.head,
-            evidence,
-            top_k=top_k,
-            unsure=unsure,
-            none=none_scores(adapter, evidence, gates),
-        )
-        count = len(evidence)
-        allowed, why = self.guard.allowed(client, count * (learn and adapter.counts_samples), len(adapter.head))
-        learnt, refused = choose_samples(adapter, evidence, np.arange(count) < allowed, gates)
-        refused[allowed:] = [why or None] * (count - allowed)
+        count = len(encoded.features)
+        asked = count * (learn and self.adapter.counts_samples)
+        allowed, why = self.guard.allowed(client, asked, len(self.adapter.head))
+
+        def answer() -> tuple[Predictions, Step]:
+            found, step, _ = walk(
+                self.adapter,
+                encoded.features,
+                top_k,
+                unsure,
+                next_id=self.next_id,
+                learn=np.arange(count) < allowed,
+                gates=self._gates(negatives),
+            )
+            return replace(found, refused=[*found.refused[:allowed], *[why or None] * (count - allowed)]), step
+
         if not learn:
-            step = adapter.adapt(evidence, learn=False)
-            return predict(step, refused=refused), step
-        event = self._samples(encoded, learnt, client)
+            return answer()
+        about = self._about_samples(encoded, client)
         with self.file.transaction():
-            step = self._apply(event, evidence) if learnt.any() else adapter.adapt(evidence, learn=False)
-            found = predict(step, ids=np.where(learnt, _ids(event.about), -1), refused=refused)
-            event.about["answers"] = [
+            self._share_slots(about)
+            found, step = answer()
+            learnt = found.ids >= 0
+            about |= {"samples": int(learnt.sum()), "learnt": learnt.tolist()}
+            if learnt.any():
+                self.changes += about["samples"]
+                self._note_samples(about, step)
+            about["answers"] = [
                 {field: value for field, value in each.to_json().items() if field in ResultResponse.model_fields}
-                | {"time": event.about["time"], "client": client, "file": name, "label": each.label}
+                | {"time": about["time"], "client": client, "file": name, "label": each.label}
                 | {"score": each.score, "predictions": [vars(answer) for answer in each.top[:LISTED_LABELS]]}
                 for each, name in zip(found, names or repeat(""), strict=False)
             ]
-            self.file.add(event)
+            self.file.add(Event(about, encoded.features))
             if self.snapshot_due:
                 self._add_snapshot(self.snapshot_due)
-        self.guard.learnt(client, event.about["samples"])
+        self.guard.learnt(client, about["samples"])
         return found, step
 
     def answers(
@@ -323,11 +328,8 @@ class Learner:
             self.file.set_about("summary", summary_of(self.adapter))
         return result
 
-    def _apply(self, event: Event, evidence: Evidence | None = None) -> Any:
-        """Carry out an event; returns the step of samples, or the id of a correction.
-
-        The evidence is that of the samples, if it is known.
-        """
+    def _apply(self, event: Event) -> Any:
+        """Carry out an event; returns the id of a correction."""
         about, features = event
         head = self.adapter.head
         if about["kind"] == "frozen":
@@ -335,7 +337,9 @@ class Learner:
             return None
         self.changes += about.get("samples", 1)
         if about["kind"] == "samples":
-            return self._learn(about, head.observe(features) if evidence is None else evidence)
+            self._share_slots(about)
+            step = self.adapter.adapt(head.observe(features), _ids(about), np.array(about["learnt"]))
+            return self._note_samples(about, step)
         if about["kind"] == "undo":
             return self.adapter.corrections.undo([about["id"]])
         label = head.class_names.index(about["label"])
@@ -344,33 +348,32 @@ class Learner:
         self.thumbnails |= dict(zip([correction], about["thumbnails"], strict=False))
         return correction
 
-    def _learn(self, about: Mapping[str, Any], evidence: Evidence) -> Step:
-        ids = _ids(about)
+    def _share_slots(self, about: Mapping[str, Any]) -> None:
+        """Let clients share the slots of caches, if the samples of an event ask for it."""
         rule = FairSlots(self.clients, about["client"], about["age"]) if about["age"] else None
         for cache in self._caches:
             cache.eviction_rule = rule
-        step = self.adapter.adapt(evidence, ids, np.array(about["learnt"]))
+
+    def _note_samples(self, about: Mapping[str, Any], step: Step) -> None:
+        """Remember who taught the samples of an event, which were learnt in a step."""
+        ids = _ids(about)
         self.next_id = about["first_id"] + about["samples"]
         self.taught[about["client"]] += about["samples"]
         rows = {row for change in step.changes.values() for row in change.admitted}
         self.clients |= {int(ids[row]): about["client"] for row in rows}
         self.thumbnails |= {int(ids[row]): about["thumbnails"][row] for row in rows if about["thumbnails"]}
-        return step
 
-    def _samples(self, encoded: Encoded, learnt: HostArray, client: str) -> Event:
-        """Return the event of samples, of which some (n,) are learnt from."""
+    def _about_samples(self, encoded: Encoded, client: str) -> dict[str, Any]:
+        """Return what an event says of samples before they are learnt from."""
         fair = (self._rules.share or 1) < 1 and not set(self.clients.values()) <= {"", client}
-        about = {
+        return {
             "kind": "samples",
             "time": time(),
             "client": client,
             "first_id": self.next_id,
-            "samples": int(learnt.sum()),
-            "learnt": learnt.tolist(),
             "thumbnails": _texts(encoded.thumbnails),
             "age": self._rules.age if fair else None,  # clients share the slots of caches
         }
-        return Event(about, encoded.features)
 
     def _find(self, sample_id: int) -> Encoded:
         """Return features (1, d) or (1, V, d), and thumbnail if there is one, of a recent sample."""
