@@ -168,7 +168,7 @@ def test_files_that_cannot_be_read(printed, tmp_path):
 
 
 def test_the_command_has_few_options():
-    assert len(get_command(app).commands["serve"].params) <= 15
+    assert len(get_command(app).commands["serve"].params) <= 16
 
 
 @pytest.mark.parametrize("limits", [{"queue": 0}, {"batch": 0}, {"wait_s": -1.0}, {"history": 1}, {"labels": 1}])
