@@ -4,7 +4,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, overload
@@ -35,7 +35,7 @@ from acclimate.methods import (
     takes_kinds,
 )
 from acclimate.methods.gates import Gate, NearDuplicates, Rejector
-from acclimate.predict import Prediction, Predictions, adapt_batch, float16_features, refuse_none, second_answers
+from acclimate.predict import Prediction, Predictions, SecondAnswers, adapt_batch, refuse_none
 from acclimate.prompts import (
     LearnedPrompts,
     build_head,
@@ -53,6 +53,7 @@ from acclimate.reading.walk import (
     gpu_of,
     precision_of,
 )
+from acclimate.run import Batch, Run, is_run
 from acclimate.sources import each_image, is_one
 from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
@@ -85,7 +86,8 @@ class Classifier:
     Few-shot methods do not learn as they go: `fit` them to labelled images first.
 
     Args:
-        labels: names of the classes, at least two, or one with `reject`; those of the file when `fitted` is given.
+        labels: names of the classes, at least two, or one with `reject`; those of the file when `fitted` is given; or a
+            `Head` of the same model, whose class vectors are taken as they are.
         encoder: a model's name (see `load_encoder`; the bundled one needs no download), an object with the members of
             `Encoder`, or open_clip's (model, preprocess, tokenizer).
         method: name of the method, see `list_methods`; "accord" when not given.
@@ -126,7 +128,7 @@ class Classifier:
 
     def __init__(
         self,
-        labels: Sequence[str] | None = None,
+        labels: Sequence[str] | Head | None = None,
         encoder: str | Encoder | tuple[Any, Any, Any] = BUNDLED,
         *,
         method: str | None = None,
@@ -177,7 +179,8 @@ class Classifier:
             self.adapter: Adapter = create(method, new_head(labels or ()), text=text, **settings)
         else:
             self.adapter = fit
-            if labels is not None and set(map(as_words, labels)) != set(map(as_words, self.labels)):
+            new = () if labels is None else labels.class_names if isinstance(labels, Head) else labels
+            if labels is not None and set(map(as_words, new)) != set(map(as_words, self.labels)):
                 fit.relabel(new_head(labels))
             elif templates is not None:
                 raise InputError("the prompts of these labels come from the fitted file; leave the templates out.")
@@ -339,49 +342,86 @@ class Classifier:
             [0, 1, 2]
         """
         kept: list[HostArray] = []
-        online = list(self.batches(images, top_k, on_error, keep=kept.append if self.answers_twice else None))
-        if kept:
-            answers = second_answers(self.adapter, np.concatenate(kept), top_k)
-            online = [batch.refined(answers, top_k, self.unsure) for batch in online]
-        return [prediction for batch in online for prediction in batch]
+        found = []
+        for batch in self.encoded(images, on_error):
+            kept.append(to_host(batch.features))
+            found.append(self.answer(batch, top_k))
+        if self.answers_twice and any(map(len, kept)):
+            answers = SecondAnswers(self.adapter, np.concatenate([each for each in kept if len(each)]), top_k)
+            found = [block.answered_again(answers, top_k, self.unsure) for block in found]
+        return [prediction for block in found for prediction in block]
 
     def batches(
-        self,
-        images: Any,
-        top_k: int = 5,
-        on_error: OnError = "raise",
-        *,
-        start: int = 0,
-        first_id: int | None = None,
-        learn: bool = True,
-        keep: Callable[[HostArray], None] | None = None,
-    ) -> Generator[Predictions, None, None]:
+        self, images: Any, top_k: int = 5, on_error: OnError = "raise", *, learn: bool = True
+    ) -> Iterator[Predictions]:
         """Classify as `stream` does, batch by batch; the state between two batches is that of the images so far.
 
-        `start` is the position of the first image in a longer stream, and `first_id` the id of position 0 in the state;
-        without it, ids are counted on from the state. With `learn` False, nothing is learnt. `keep` is called with the
-        unit features, as float16, of the images of each batch that could be read: (r, d) or (r, V, d).
+        With `learn` False, nothing is learnt.
         """
-        for batch in encode_ahead(
+        with closing(self.encoded(images, on_error)) as encoded:
+            for batch in encoded:
+                yield self.answer(batch, top_k, learn=learn)
+
+    def encoded(self, images: Any, on_error: OnError = "raise", start: int = 0) -> Generator[Batch, None, None]:
+        """Encode images batch by batch; those of a run are there already, and only the batches of a run are its own.
+
+        `start` is the position of the first image in a longer stream.
+        """
+        if isinstance(images, (str, os.PathLike)) and is_run(images):
+            yield from self.check_run(Run.open(images)).batches()
+            return
+        yield from encode_ahead(
             each_image(images),
             self.preparer,
             start=start,
             batch_size=self.batch_size,
             workers=self.workers,
             on_error=on_error,
-        ):
-            found, evidence = adapt_batch(
-                self.adapter, batch, top_k, self.unsure, first_id=first_id, learn=learn, gates=self.gates
-            )
-            if evidence is not None:
-                readable = (prediction for prediction in found if prediction.error is None)
-                pairs = zip(readable, to_host(evidence.original_view), strict=True)
-                self._recent |= {each.id: (each.name, feature) for each, feature in pairs if each.id is not None}
-                for id in list(self._recent)[:-RECENT_IMAGES]:
-                    del self._recent[id]
-                if keep is not None:
-                    keep(float16_features(evidence))
-            yield found
+        )
+
+    def check_run(self, run: Run) -> Run:
+        """Return a run if its features were made as this classifier makes them; else raise an `InputError`."""
+        ours = self.about_features
+        known = {name: run.features.get(name) for name in ("fingerprint", "views", "views_kind", "dim")}
+        for name, value in known.items():
+            if value != ours[name]:
+                was = f"another model ({run.features.get('model')})" if name == "fingerprint" else f"{name} {value}"
+                raise InputError(
+                    f"the features of {run.path} were made with {was}; name the same, or encode the images."
+                )
+        return run
+
+    @property
+    def about_features(self) -> dict[str, Any]:
+        """What makes the features: the model, and how images are read."""
+        return {
+            "model": self.model,
+            "fingerprint": self.encoder.fingerprint,
+            "dim": self.encoder.dim,
+            "decoder": self.decoder,
+            "precision": precision_of(self.encoder),
+            "device": gpu_of(self.encoder) or "cpu",
+            "views": self.views,
+            "views_kind": self.views_kind if self.views > 1 else "",
+        }
+
+    def answer(self, batch: Batch, top_k: int = 5, *, first_id: int | None = None, learn: bool = True) -> Predictions:
+        """Answer an encoded batch, and learn from it; `first_id` is the id of position 0 in the state.
+
+        Without it, ids are counted on from the state.
+        """
+        found, evidence = adapt_batch(
+            self.adapter, batch, top_k, self.unsure, first_id=first_id, learn=learn, gates=self.gates
+        )
+        if evidence is not None:
+            features = iter(to_host(evidence.original_view))
+            for id, name, error in zip(found.ids.tolist(), found.names, found.errors, strict=True):
+                feature = None if error else next(features)
+                if id >= 0 and feature is not None:
+                    self._recent[id] = (name, feature)
+            for id in list(self._recent)[:-RECENT_IMAGES]:
+                del self._recent[id]
+        return found
 
     def predict(self, images: Any, adapt: bool = True) -> HostArray:
         """Return the labels (n,) of images, "none of these" for those that belong to no label.
@@ -506,7 +546,9 @@ class Classifier:
         )
         return np.allclose(ours, theirs, atol=1e-4)
 
-    def _head(self, labels: Sequence[str], progress: Progress, reject: bool) -> Head:
+    def _head(self, labels: Sequence[str] | Head, progress: Progress, reject: bool) -> Head:
+        if isinstance(labels, Head):
+            return labels
         head = self._build(labels, progress=partial(progress, "encoding the labels"))
         if len(head) < 2 and not reject:
             how = "give at least two, or pass --none-of-these (in Python reject=True) to ask which images show it"

@@ -87,24 +87,26 @@ def _regular(path: str, flags: int) -> int:
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file so that a crash at any moment leaves the old file or the new one, never a part."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a file for writing that takes the place of another one, durably, when the block ends without an error."""
     path = Path(path)
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # not its own name, which may be as long as allowed
     try:
         with open(temporary, "xb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        replace_file(temporary, path)
+        os.replace(temporary, path)
+        sync_folder(path.parent)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise
-
-
-def replace_file(path: Path, target: Path) -> None:
-    """Replace a file by another one in its folder, durably."""
-    os.replace(path, target)
-    sync_folder(target.parent)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -143,20 +145,6 @@ def append(path: Path, content: bytes) -> None:
             with suppress(OSError):
                 file.truncate(end)
             raise
-
-
-def sync(path: Path) -> int:
-    """Make the content of a file durable; returns its size."""
-    with open(path, "r+b") as file:
-        os.fsync(file.fileno())
-        return file.seek(0, os.SEEK_END)
-
-
-def cut_back(path: Path, size: int) -> None:
-    """Cut a file back to the size that a checkpoint says."""
-    if not path.is_file() or path.stat().st_size < size:
-        raise StateError(f"{path} is shorter than its checkpoint says; remove both and start again.")
-    os.truncate(path, size)
 
 
 @contextmanager

@@ -1,9 +1,7 @@
 """The second half of the walk: observe -> adapt -> answer. Written once, used everywhere."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import islice
 from math import isnan
 from typing import Any
 
@@ -273,52 +271,6 @@ class Predictions(Sequence[Prediction]):
             corrected=[None] * count,
         )
 
-    @classmethod
-    def from_records(cls, records: Sequence[Mapping[str, Any]], class_names: Sequence[str] = ()) -> "Predictions":
-        """Return the predictions that consecutive rows of results hold; numbers may be text.
-
-        Without `class_names`, the classes are the labels that occur.
-
-        Raises:
-            ValueError, LookupError, TypeError: the rows are not as `Prediction.to_record` makes them.
-        """
-        tops = [() if record["error"] else record["predictions"] for record in records]
-        if not class_names:
-            answers = [answer["label"] for top in tops for answer in top]
-            others = [record[name] for record in records for name in ("online_label", "zero_shot_label")]
-            class_names = [label for label in dict.fromkeys([*answers, *others]) if label not in (None, "", NONE)]
-        labels = (*class_names, NONE)
-        classes = {label: row for row, label in enumerate(labels)}
-        absent = {"label": None, "score": 0.0}
-        width = max(map(len, tops), default=0)
-        best = [[*top, *[absent] * (width - len(top))] for top in tops]
-
-        def column(name: str, kind: Callable[[Any], Any], absent: Any) -> HostArray:
-            return np.array([absent if record[name] in (None, "") else kind(record[name]) for record in records])
-
-        return cls(
-            labels,
-            classes=np.array([[-1 if each is absent else classes[each["label"]] for each in top] for top in best]),
-            scores=np.array([[float(each["score"]) for each in top] for top in best]),
-            zero_shot_classes=column("zero_shot_label", classes.__getitem__, -1),
-            zero_shot_scores=column("zero_shot_score", float, 0.0),
-            online_classes=column("online_label", classes.__getitem__, -1),
-            online_scores=column("online_score", float, 0.0),
-            entropy=column("entropy", float, 0.0),
-            ids=np.full(len(records), -1),
-            none=column("none_score", float, np.nan),
-            unsure=column("unsure", is_true, False),
-            admitted=[()] * len(records),
-            refused=[None] * len(records),
-            names=[record["file"] for record in records],
-            errors=[record["error"] or None for record in records],
-            truths=[record["true_label"] or None for record in records],
-            taken=[record["taken"] or None for record in records],
-            groups=[Answer(x["group"], float(x["group_score"])) if x["group"] else None for x in records],
-            corrected=[record["correct_label"] or None for record in records],
-            start=int(records[0]["index"]),
-        )
-
     def among(self, batch: Batch) -> "Predictions":
         """Return the predictions for all images of a batch, of which these are those that could be read."""
         rows = _readable_rows(batch.errors)
@@ -337,16 +289,16 @@ class Predictions(Sequence[Prediction]):
             start=batch.start,
         )
 
-    def refined(self, answers: Iterator[tuple[HostArray, HostArray]], top_k: int, unsure: float) -> "Predictions":
-        """Return the same images with new answers, one of `second_answers` for each image that could be read.
+    def answered_again(self, answers: "SecondAnswers", top_k: int, unsure: float) -> "Predictions":
+        """Return the same images with the next answers of a second pass over a stream that they are part of.
 
         The scores of "none of these" stay: they do not depend on what was learnt.
         """
         rows = _readable_rows(self.errors)
-        found = list(islice(answers, int((rows >= 0).sum())))
-        if not found:
+        readable = int((rows >= 0).sum())
+        if not readable:
             return self
-        classes, scores = map(np.stack, zip(*found, strict=True))
+        classes, scores = answers.take(readable)
         classes, scores = with_none(classes, scores, self.none[rows >= 0], len(self.labels) - 1, top_k)
         return replace(
             self,
@@ -386,41 +338,54 @@ class Predictions(Sequence[Prediction]):
         np.put_along_axis(probs, self.classes, self.scores, axis=1)
         return probs[:, :-1]
 
-    @cached_property
+    @property
     def rows(self) -> list[Prediction]:
         """The predictions one by one."""
+        return self._rows(slice(None))
+
+    def _rows(self, part: slice) -> list[Prediction]:
         labels = (*self.labels, "")
-
-        def answers(classes: HostArray, scores: HostArray) -> list[Answer]:
-            return [Answer(labels[c], score) for c, score in zip(classes.tolist(), scores.tolist(), strict=True)]
-
-        tops = zip(self.classes.tolist(), self.scores.tolist(), strict=True)
-        columns = zip(
-            range(self.start, self.start + len(self)),
-            [tuple(Answer(labels[c], score) for c, score in zip(*top, strict=True) if c >= 0) for top in tops],
-            answers(self.zero_shot_classes, self.zero_shot_scores),
-            self.entropy.tolist(),
-            self.names,
-            self.errors,
-            [None if id < 0 else id for id in self.ids.tolist()],
-            self.admitted,
-            self.refused,
-            answers(self.online_classes, self.online_scores),
-            self.truths,
-            [None if isnan(score) else score for score in self.none.tolist()],
-            self.unsure.tolist(),
-            self.taken,
-            self.groups,
-            self.corrected,
-            strict=True,
-        )
-        return [Prediction(*row) for row in columns]
+        names = {
+            "entropy": self.entropy,
+            "name": self.names,
+            "error": self.errors,
+            "admitted": self.admitted,
+            "refused": self.refused,
+            "truth": self.truths,
+            "unsure": self.unsure,
+            "taken": self.taken,
+            "group": self.groups,
+            "correct_label": self.corrected,
+        }
+        columns = {
+            name: values[part].tolist() if isinstance(values, np.ndarray) else values[part]
+            for name, values in names.items()
+        }
+        answers = {
+            "zero_shot": (self.zero_shot_classes, self.zero_shot_scores),
+            "online": (self.online_classes, self.online_scores),
+        }
+        for name, (classes, scores) in answers.items():
+            pairs = zip(classes[part].tolist(), scores[part].tolist(), strict=True)
+            columns[name] = [Answer(labels[best], score) for best, score in pairs]
+        tops = zip(self.classes[part].tolist(), self.scores[part].tolist(), strict=True)
+        columns["top"] = [tuple(Answer(labels[c], x) for c, x in zip(*top, strict=True) if c >= 0) for top in tops]
+        columns["id"] = [None if id < 0 else id for id in self.ids[part].tolist()]
+        columns["none"] = [None if isnan(score) else score for score in self.none[part].tolist()]
+        columns["index"] = range(self.start, self.start + len(self))[part]
+        return [Prediction(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
     def __len__(self) -> int:
         return len(self.errors)
 
+    def __iter__(self) -> Iterator[Prediction]:
+        return iter(self.rows)
+
     def __getitem__(self, row: Any) -> Any:
-        return self.rows[row]
+        if isinstance(row, slice):
+            return self._rows(row)
+        position = range(len(self))[row]
+        return self._rows(slice(position, position + 1))[0]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Predictions) and self.rows == other.rows
@@ -487,11 +452,6 @@ def walk(
     return replace(found, corrected=labels), step, evidence
 
 
-def float16_features(evidence: Evidence) -> HostArray:
-    """Return the unit features (B, d) or (B, V, d) of a batch as float16, to answer the samples again."""
-    return to_host(evidence.features if evidence.views is None else evidence.views).astype(np.float16)
-
-
 def choose_samples(
     adapter: Adapter, evidence: Evidence, learn: bool | HostArray, gates: Sequence[Gate]
 ) -> tuple[HostArray, list[str | None]]:
@@ -517,11 +477,35 @@ def none_scores(adapter: Adapter, evidence: Evidence, gates: Sequence[Gate]) -> 
     return np.where(adapter.corrections.knows(evidence), 0.0, scores[0]) if scores else None
 
 
-def second_answers(adapter: Adapter, features: Array, top_k: int) -> Iterator[tuple[HostArray, HostArray]]:
-    """Answer features (n, d) or (n, V, d) again from everything learnt; yields classes and scores (top_k,) of each."""
-    again = adapter.last_answers if adapter.frozen and adapter.kind != "collection" else adapter.refined
-    for logits in again(features):
-        yield from zip(*best_of(softmax_and_entropy(logits)[0], top_k), strict=True)
+class SecondAnswers:
+    """The answers of a second pass over a stream, in order, some at a time.
+
+    Args:
+        adapter: the adapter that has been shown the stream.
+        features: (n, d) or (n, V, d), of the samples that could be read.
+        top_k: labels per sample.
+        refine: False to answer from what was learnt as it is.
+    """
+
+    def __init__(self, adapter: Adapter, features: Any, top_k: int, refine: bool = True) -> None:
+        as_it_is = (adapter.frozen or not refine) and adapter.kind != "collection"
+        found = adapter.last_answers(features) if as_it_is else adapter.refined(features)
+        self._blocks = (best_of(softmax_and_entropy(logits)[0], top_k) for logits in found)
+        self._classes = np.empty((0, 0), np.int64)
+        self._scores = np.empty((0, 0), np.float32)
+
+    def take(self, count: int) -> tuple[HostArray, HostArray]:
+        """Return the best classes and their probabilities (count, top_k) of the next samples."""
+        classes, scores = [self._classes], [self._scores]
+        held = len(self._classes)
+        while held < count:
+            more_classes, more_scores = next(self._blocks)
+            classes.append(more_classes)
+            scores.append(more_scores)
+            held += len(more_classes)
+        all_classes, all_scores = (np.concatenate([each for each in parts if len(each)]) for parts in (classes, scores))
+        self._classes, self._scores = all_classes[count:], all_scores[count:]
+        return all_classes[:count], all_scores[:count]
 
 
 def answers_again(adapter: Adapter, features: Array, none: Sequence[float | None]) -> list[Answer]:
@@ -532,7 +516,7 @@ def answers_again(adapter: Adapter, features: Array, none: Sequence[float | None
     """
     features = adapter.head.unit_features(features)
     scores = np.where(adapter.corrections.knows(adapter.head.observe(features)), 0.0, np.array(none, float))
-    classes, best = map(np.stack, zip(*second_answers(adapter, features, 1), strict=True))
+    classes, best = SecondAnswers(adapter, features, 1).take(len(scores))
     classes, best = with_none(classes, best, scores, len(adapter.head), 1)
     labels = (*adapter.head.class_names, NONE)
     return [Answer(labels[row], score) for row, score in zip(classes[:, 0].tolist(), best[:, 0].tolist(), strict=True)]

@@ -18,8 +18,9 @@ import math
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from time import monotonic
@@ -42,6 +43,7 @@ from acclimate.files import (
 FORMAT = "acclimate-run"
 VERSION = 1
 SUFFIX = ".run"
+NEW = ".new"  # ends the name of a run that will take the place of another one
 ABOUT = "run.json"
 HEAD = "head.safetensors"
 START = "start.safetensors"
@@ -330,6 +332,20 @@ class Run:
         about = {"format": FORMAT, "version": VERSION, "id": self.id, "features": features, "answer": self.answer}
         with writing(self.path / ABOUT, hint=DISK_HINT):
             write_atomically(self.path / ABOUT, json.dumps(about, indent=1).encode())
+
+    def take_place(self) -> None:
+        """Take the place of the run that this one was made to replace, if there is one."""
+        if self.path.suffix != NEW:
+            return
+        place = self.path.with_suffix("")
+        old = self.path.with_suffix(".old")
+        with writing(place, hint=DISK_HINT):
+            if place.exists():
+                place.rename(old)
+            self.path.rename(place)
+            shutil.rmtree(old, ignore_errors=True)
+        self.path = self.feature_path = place
+        self.parts = [replace(part, path=place / part.path.name) for part in self.parts]
 
     def write_head(self, tensors: Mapping[str, HostArray], about: Mapping[str, Any]) -> None:
         """Write the class vectors of the answers."""

@@ -1,93 +1,79 @@
-"""Corrections of results: a state is taught the right labels, and all other images are answered again from it."""
+"""Corrections of results: which image is given which label, by a table of fixes or typed into the results."""
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from acclimate.arrays import HostArray
-from acclimate.classify.outputs import FeatureFile, ResultFile
-from acclimate.errors import InputError, count
-from acclimate.methods import Adapter
-from acclimate.predict import Predictions, second_answers
+from acclimate.errors import InputError, nearest, reason
+from acclimate.files import MAX_LIST, open_text
+from acclimate.sources.table import read_rows
 
-ANSWER = ("label", "score", "predictions", "group", "group_score", "unsure", "changed")  # columns of an answer
-
-
-class Effect(NamedTuple):
-    """The effect of corrections on the images that were not corrected."""
-
-    others: int  # these images
-    changed: int  # other answers than before
-    known: int  # images whose true label is known
-    right_before: int
-    right: int
-
-    def __str__(self) -> str:
-        """Return one or two lines.
-
-        Examples:
-            >>> print(Effect(others=480, changed=9, known=480, right_before=440, right=444))
-            Answered again: 9 of the 480 other images have another answer.
-            Accuracy on these 480 images: 91.7 % before, 92.5 % now (+0.8 points).
-        """
-        lines = [f"Answered again: {self.changed:,} of the {count(self.others, 'other image')} have another answer."]
-        if self.known:
-            before, now = (100 * right / self.known for right in (self.right_before, self.right))
-            which = "these" if self.known == self.others else "the"
-            those = "" if self.known == self.others else " of them whose true label is known"
-            lines.append(
-                f"Accuracy on {which} {count(self.known, 'image')}{those}: {before:.1f} % before, {now:.1f} % now "
-                f"({now - before:+.1f} points)."
-            )
-        return "\n".join(lines)
+FILE = "file"
+LABEL = "label"
+EDITED = "correct_label"  # the column of results into which right labels are typed
 
 
-def readable_records(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the records of images that could be read, in the order of the run: a spreadsheet may have sorted them."""
-    return sorted((record for record in records if not record["error"]), key=lambda record: int(record["index"]))
+def read_fixes(path: Path) -> list[tuple[str, str]]:
+    """Return files with their right labels, which may be empty if the file is results."""
+    try:
+        text = io.StringIO(open_text(path, MAX_LIST).read(), newline="")
+        rows = [fields for _, fields in read_rows(str(path), text, ".csv")]
+    except FileNotFoundError:
+        raise InputError(f"no fixes at {path}.") from None
+    except OSError as error:
+        raise InputError(f"the fixes {path} cannot be read: {reason(error)}.") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} cannot be read as csv ({error}).") from error
+    names = rows[0].keys() if rows else {}
+    column = EDITED if EDITED in names else LABEL
+    if FILE not in names or column not in names or (column == LABEL and "online_label" in names):
+        raise InputError(f"{path} has no fixes: its first line must name the columns {FILE} and {LABEL}, or {EDITED}.")
+    if column == LABEL and (empty := [row[FILE] for row in rows if not row[LABEL]]):
+        raise InputError(f"{path} gives no label for {empty[0]}.")
+    return [(row[FILE], row[column]) for row in rows]
 
 
-def feature_file(results: Path, adapter: Adapter, views: int) -> FeatureFile:
-    """Return the file for the features of the images of results."""
-    return FeatureFile(ResultFile(results, 1).features, (*((views,) if views > 1 else ()), adapter.head.dim))
+def typed_labels(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return the files of results with the labels that a person has typed, "" for none."""
+    return [(record[FILE], record[EDITED] or "") for record in records]
 
 
-def answer_again(
-    records: Sequence[dict[str, Any]],
-    features: HostArray,
-    adapter: Adapter,
-    unsure: float = 0.0,
-    parents: Mapping[str, str] | None = None,
-) -> Effect:
-    """Answer n images again from everything that an adapter has learnt, but those that were corrected.
+def match_fixes(
+    path: Path, pairs: Iterable[tuple[str, str]], files: Collection[str], labels: Sequence[str]
+) -> dict[str, str]:
+    """Return the right label of each file of the results that is to be corrected.
 
     Args:
-        records: n records of results, which get the new answers.
-        features: (n, d), or (n, V, d) for V views per image.
-        adapter: the adapter with its corrections.
-        unsure: answers with a lower score are marked.
-        parents: group of each label.
+        path: where the pairs are from, for errors.
+        pairs: files, or the ends of their paths, and right labels; those with an empty one are left out.
+        files: the images of the results.
+        labels: the labels of the run.
+
+    Examples:
+        >>> match_fixes(Path("fixes.csv"), [("b.jpg", "Cat")], ["photos/a.jpg", "photos/b.jpg"], ["cat", "dog"])
+        {'photos/b.jpg': 'cat'}
     """
-    try:
-        answers = Predictions.from_records(records, adapter.head.class_names)
-    except (LookupError, TypeError, ValueError) as error:
+    by_case = {label.casefold(): label for label in labels}
+    known = {*files}
+    found: dict[str, str] = {}
+    for name, written in pairs:
+        if not written.strip():
+            continue
+        matches = [name] if name in known else [file for file in files if file.endswith(f"/{name}")]
+        if len(matches) > 1:
+            raise InputError(f"{len(matches)} files of the results end in {name}; write their whole paths.")
+        if not matches:
+            raise InputError(f"no file {name!r} in the results; {nearest(name, files)}")
+        label = by_case.get(written.strip().casefold())
+        if label is None:
+            raise InputError(f"{name} is to be {written!r}, which is not a label; {nearest(written, labels)}")
+        if found.setdefault(matches[0], label) != label:
+            raise InputError(f"{path} gives {name} two labels: {found[matches[0]]!r} and {label!r}.")
+    if not found:
         raise InputError(
-            f"the results have answers that the state cannot give ({error}); name the --state of their run."
-        ) from error
-    top_k = max(len(record["predictions"]) for record in records)
-    scored = len(adapter.head) + 1 if parents else top_k
-    answers = answers.refined(second_answers(adapter, features, scored), scored, unsure)
-    answers = answers.grouped(parents, top_k) if parents else answers
-    others = [pair for pair in zip(records, answers, strict=True) if not pair[0]["correct_label"]]
-    judged = [(record, answer) for record, answer in others if record["true_label"]]
-    effect = Effect(
-        len(others),
-        sum(record["label"] != answer.label for record, answer in others),
-        len(judged),
-        sum(record["label"] == record["true_label"] for record, _ in judged),
-        sum(answer.label == record["true_label"] for record, answer in judged),
-    )
-    for record, answer in others:
-        new = answer.to_record()
-        record.update({name: new[name] for name in ANSWER if name in record})
-    return effect
+            f"{path} has no fixes; write the right label of each wrong answer into {EDITED} of the results, "
+            f"or into a csv with the columns {FILE} and {LABEL}."
+        )
+    return found

@@ -1,13 +1,14 @@
 """Counts of answers by day, folder and label, from the results file."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from acclimate.classify.outputs import MARK, csv_lines
+from acclimate.classify.table import csv_lines
 from acclimate.errors import InputError
 from acclimate.files import write_atomically, writing
+from acclimate.predict import Predictions, readable_name
 
 KINDS = ("day", "folder", "label", "group")
 IMAGES = "images"  # column of the counts
@@ -35,28 +36,28 @@ def parse_counts(text: str) -> tuple[str, ...]:
     return kinds
 
 
-def count_answers(records: Iterable[Mapping[str, Any]], kinds: tuple[str, ...]) -> Counts:
-    """Count the images of results that could be read; a corrected one counts for its correct label.
-
-    Examples:
-        >>> record = {"error": None, "taken": "2024-05-12T07:33:10", "label": "cat", "correct_label": None}
-        >>> count_answers([record, record], ("label", "day")).images
-        Counter({('cat', '2024-05-12'): 2})
-    """
+def count_answers(blocks: Iterable[Predictions], kinds: tuple[str, ...]) -> Counts:
+    """Count the images that could be read; a corrected one counts for its correct label."""
     images: Counter[tuple[str, ...]] = Counter()
-    for record in records:
-        if not record["error"]:
-            named = {**record, "day": (record["taken"] or "")[:10], "label": record["correct_label"] or record["label"]}
-            images[tuple(named[kind] or "" for kind in kinds)] += 1
+    for block in blocks:
+        best = block.classes[:, 0].tolist() if block.classes.size else [-1] * len(block)
+        columns = {
+            "day": [(taken or "")[:10] for taken in block.taken],
+            "folder": [readable_name(name).rpartition("/")[0] or "." for name in block.names],
+            "label": [right or block.labels[row] for right, row in zip(block.corrected, best, strict=True)],
+            "group": ["" if group is None else group.label for group in block.groups],
+        }
+        rows = zip(*(columns[kind] for kind in kinds), strict=True)
+        images.update(row for row, error in zip(rows, block.errors, strict=True) if error is None)
     return Counts(kinds, images)
 
 
-def write_counts(counts: Counts, results: Path, bom: bool = False) -> Path:
-    """Write counts as csv beside results, sorted, with a mark for Excel if asked for; returns the path."""
+def write_counts(counts: Counts, results: Path) -> Path:
+    """Write counts as csv beside results, sorted; returns the path."""
     path = results.with_suffix(".counts.csv")
     columns = [*counts.kinds, IMAGES]
     rows = [dict(zip(columns, (*key, str(counts.images[key])), strict=True)) for key in sorted(counts.images)]
     lines = csv_lines([{**row, "predictions": ()} for row in rows], columns)
     with writing(path):
-        write_atomically(path, (MARK * bom + ",".join(columns) + "\n" + lines).encode())
+        write_atomically(path, (",".join(columns) + "\n" + lines).encode())
     return path

@@ -16,8 +16,8 @@ from jinja2 import Environment, StrictUndefined, Template
 from jinja2.filters import do_truncate
 
 from acclimate.classify.counts import Counts
-from acclimate.classify.run import Classification
-from acclimate.classify.summary import EXAMPLES, FEW_IMAGES, Summary, paired_difference, ranked, score_text, wilson
+from acclimate.classify.classification import Classification
+from acclimate.classify.summary import EXAMPLES, FEW_IMAGES, Summary, paired_difference, score_text, wilson
 from acclimate.errors import ImageError, InputError, count
 from acclimate.files import write_atomically, writing
 from acclimate.images.opening import open_image, thumbnail
@@ -92,7 +92,6 @@ def _template() -> Template:
         "images_per_part": IMAGES_PER_PART,
         "few_images": FEW_IMAGES,
         "count": count,
-        "ranked": ranked,
         "in_variety": _in_variety,
         "wilson": wilson,
         "paired_difference": paired_difference,

@@ -15,7 +15,7 @@ from glob import escape
 from pathlib import Path
 from typing import Literal
 
-from acclimate.classify.outputs import read_results, write_results
+from acclimate.classify.table import read_results, write_results
 from acclimate.errors import InputError, RunError, reason
 from acclimate.files import write_atomically
 from acclimate.predict import is_true

@@ -1,16 +1,16 @@
-"""Counts over the predictions of a run, in memory that does not grow with their number; accuracy with intervals."""
+"""The numbers that a run ends with: counts of answers, changes and right answers, computed from their columns."""
 
-import heapq
-import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Any, ClassVar, NamedTuple
-from zlib import crc32
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from acclimate.arrays import HostArray
 from acclimate.errors import count
-from acclimate.predict import NONE, Prediction
+from acclimate.predict import NONE, Predictions
 
 Z = 1.959963984540054  # 95 % of a normal distribution lie within this many standard deviations
 FEW_IMAGES = 30  # accuracy on fewer images says little
@@ -18,11 +18,12 @@ BINS = 20  # bins of a histogram of scores
 SHOWN = 24  # least sure, and most changed predictions
 WRONG = 48  # most confident wrong answers
 EXAMPLES = 6  # images per label
-MAX_PAIRS = 10_000  # kinds of changes or confusions counted at a time; beyond, the rare ones are dropped
 REASONS = 20  # unreadable images that are listed
 
+MAX_STREAM_BINS = 128
+LEAST_BIN_WIDTH = 50  # answers in a bin of the stream; with fewer, the share of changes would be chance
+
 Pair = tuple[str, str]
-Heap = list[list[Any]]  # [rank, minus position, record]: of equal ranks the earlier stays
 
 
 def wilson(right: int, total: int) -> tuple[float, float]:
@@ -105,50 +106,83 @@ def score_text(score: float) -> str:
     return "< 1 %" if score < 0.01 else f"{100 * score:.0f} %"
 
 
-@dataclass
+class Example(NamedTuple):
+    """An image of a label."""
+
+    index: int
+    score: float
+    right: bool  # False if the answer is known to be wrong
+
+
+@dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Counts over the predictions of a run; the same predictions in the same order give the same summary."""
+    """Counts over the predictions of a run; records are rows of the results.
 
-    images: int = 0
-    passes: int = 1  # passes after which the answers are final
-    reasons: list[list[str]] = field(default_factory=list)  # [file, reason] of the first unreadable images
-    unsure: int = 0  # answers with a score below the threshold
-    unsure_none: int = 0  # those among them that are "none of these"
-    changed: int = 0  # final answers that differ from zero-shot
-    changed_online: int = 0  # answers that differed from zero-shot when the image came
-    changed_again: int = 0  # final answers that differ from those given when the image came
-    before: Counter[str] = field(default_factory=Counter)  # zero-shot answers by label
-    after: Counter[str] = field(default_factory=Counter)  # adapted answers by label
-    groups: Counter[str] = field(default_factory=Counter)  # adapted answers by group of labels
-    before_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # zero-shot scores in equal bins from 0 to 1
-    after_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # the same for adapted scores
-    bin_width: int = 50  # answers in a bin of the stream; with fewer, the share of changes would be chance
-    stream: list[int] = field(default_factory=list)  # changed answers in each bin; the last bin may not be full
-    stream_online: list[int] = field(default_factory=list)  # the same for the answers given when the image came
-    pairs: Counter[Pair] = field(default_factory=Counter)  # changes by old and new label; see MAX_PAIRS
-    most_changed: Heap = field(default_factory=list)  # ranked by the rise of the score
-    least_sure: Heap = field(default_factory=list)  # ranked by the score, the lowest first
-    # Random images by answer: [index, score, True unless known to be wrong]
-    examples: dict[str, Heap] = field(default_factory=dict)
+    Attributes:
+        images: images, those that could not be read among them.
+        passes: passes after which the answers are final.
+        answered: images that could be read.
+        reasons: names and reasons of the first unreadable images.
+        unsure: answers with a score below the threshold.
+        unsure_none: those among them that are "none of these".
+        changed: final answers that differ from zero-shot.
+        changed_online: answers that differed from zero-shot when the image came.
+        changed_again: final answers that differ from those given when the image came.
+        before: zero-shot answers by label.
+        after: final answers by label.
+        groups: final answers by group of labels.
+        before_bins: zero-shot scores in equal bins from 0 to 1.
+        after_bins: the same for the final scores.
+        bin_width: answers in a bin of the stream.
+        stream: changed answers in each bin; the last bin may not be full.
+        stream_online: the same for the answers given when the image came.
+        pairs: changes by old and new label.
+        most_changed: records whose score rose most.
+        least_sure: records with the lowest scores.
+        examples: random images by final answer.
+        left_out: images with a known truth that a person has corrected; they are in none of the following.
+        truths: images by true label.
+        judged: images with a known truth by final answer.
+        right: right final answers by label.
+        right_before: right zero-shot answers by label.
+        gained: answers that are right after adapting only.
+        judged_bins: final scores of images with a known truth.
+        right_bins: scores of right answers.
+        confusions: images by truth and wrong answer.
+        wrong: records of the most confident wrong answers.
+    """
 
-    # Images that could be read and whose true label is known, without those that a person has corrected:
-    left_out: int = 0  # the corrected ones
-    truths: Counter[str] = field(default_factory=Counter)  # images by true label
-    judged: Counter[str] = field(default_factory=Counter)  # images by adapted answer
-    right: Counter[str] = field(default_factory=Counter)  # right adapted answers by label
-    right_before: Counter[str] = field(default_factory=Counter)  # right zero-shot answers by label
-    gained: int = 0  # answers that are right after adapting only
-    judged_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # adapted scores, as in `after_bins`
-    right_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # scores of right answers
-    confusions: Counter[Pair] = field(default_factory=Counter)  # images by truth and wrong answer
-    wrong: Heap = field(default_factory=list)  # ranked by the score
-
-    max_bins: ClassVar[int] = 128  # bins along the stream; with more, two become one
-
-    @property
-    def answered(self) -> int:
-        """Number of images that could be read."""
-        return sum(self.after_bins)
+    images: int
+    passes: int
+    answered: int
+    reasons: list[tuple[str, str]]
+    unsure: int = 0
+    unsure_none: int = 0
+    changed: int = 0
+    changed_online: int = 0
+    changed_again: int = 0
+    before: Counter[str] = field(default_factory=Counter)
+    after: Counter[str] = field(default_factory=Counter)
+    groups: Counter[str] = field(default_factory=Counter)
+    before_bins: list[int] = field(default_factory=list)
+    after_bins: list[int] = field(default_factory=list)
+    bin_width: int = LEAST_BIN_WIDTH
+    stream: list[int] = field(default_factory=list)
+    stream_online: list[int] = field(default_factory=list)
+    pairs: Counter[Pair] = field(default_factory=Counter)
+    most_changed: list[dict[str, Any]] = field(default_factory=list)
+    least_sure: list[dict[str, Any]] = field(default_factory=list)
+    examples: dict[str, list[Example]] = field(default_factory=dict)
+    left_out: int = 0
+    truths: Counter[str] = field(default_factory=Counter)
+    judged: Counter[str] = field(default_factory=Counter)
+    right: Counter[str] = field(default_factory=Counter)
+    right_before: Counter[str] = field(default_factory=Counter)
+    gained: int = 0
+    judged_bins: list[int] = field(default_factory=list)
+    right_bins: list[int] = field(default_factory=list)
+    confusions: Counter[Pair] = field(default_factory=Counter)
+    wrong: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def unreadable(self) -> int:
@@ -162,152 +196,146 @@ class Summary:
         lost = self.right_before.total() - right + self.gained
         return Accuracy(self.truths.total(), right, self.gained, lost, self.left_out)
 
-    def extend(self, predictions: Iterable[Prediction]) -> None:
-        """Count more predictions."""
-        for prediction in predictions:
-            self.add(prediction)
 
-    def add(self, prediction: Prediction) -> None:
-        """Count one more prediction."""
-        self.images += 1
-        if prediction.error is not None:
-            self.reasons += [[prediction.name, prediction.error]] if len(self.reasons) < REASONS else []
-            return
-        zero_shot = prediction.zero_shot
-        changed_online = prediction.online.label != zero_shot.label
-        self.changed_online += changed_online
-        self.changed_again += prediction.online.label != prediction.label
-        self._extend_stream(prediction.changed, changed_online, self.answered)
-        self.before[zero_shot.label] += 1
-        self.before_bins[_bin(zero_shot.score)] += 1
-        self.after[prediction.label] += 1
-        self.groups.update([prediction.group.label] if prediction.group else [])
-        self.after_bins[_bin(prediction.score)] += 1
-        self.unsure += prediction.unsure
-        self.unsure_none += prediction.unsure and prediction.label == NONE
-        record = prediction.to_record()
-        record["predictions"] = record["predictions"][:2]
-        self._push(self.least_sure, -prediction.score, record, SHOWN)
-        example = [prediction.index, record["score"], prediction.truth in (None, prediction.label)]
-        drawn = crc32(b"%d" % prediction.index)  # pseudo-random, and always the same
-        self._push(self.examples.setdefault(prediction.label, []), drawn, example, EXAMPLES)
-        if prediction.changed:
-            self.changed += 1
-            self.pairs = _bounded(self.pairs, [(zero_shot.label, prediction.label)])
-            # The new answer had a probability of at most 1 - zero_shot.score, so it rose by at least this much.
-            self._push(self.most_changed, prediction.score + zero_shot.score - 1.0, record, SHOWN)
-        if (truth := prediction.truth) is None:
-            return
-        if prediction.correct_label is not None:
-            self.left_out += 1
-            return
-        right = prediction.label == truth
-        was_right = zero_shot.label == truth
-        self.truths[truth] += 1
-        self.judged[prediction.label] += 1
-        self.judged_bins[_bin(prediction.score)] += 1
-        self.gained += right and not was_right
-        self.right_before[truth] += was_right
-        if right:
-            self.right[truth] += 1
-            self.right_bins[_bin(prediction.score)] += 1
-        else:
-            self.confusions = _bounded(self.confusions, [(truth, prediction.label)])
-            self._push(self.wrong, prediction.score, record, WRONG)
+def summarise(blocks: Sequence[Predictions], passes: int = 1) -> Summary:
+    """Count the predictions of a run, given in order as blocks with the same labels."""
+    unread = [(name, error) for block in blocks for name, error in zip(block.names, block.errors, strict=True) if error]
+    images = sum(map(len, blocks))
+    counts: dict[str, Any] = {
+        "images": images,
+        "passes": passes,
+        "answered": images - len(unread),
+        "reasons": unread[:REASONS],
+    }
+    if len(unread) == images:
+        return Summary(**counts, before_bins=[0] * BINS, after_bins=[0] * BINS)
+    columns = _Columns(blocks)
+    labels = columns.labels
+    changed = columns.best != columns.zero_shot
+    changed_online = columns.online != columns.zero_shot
+    unsure_none = columns.unsure & (columns.best == len(labels) - 1)
+    width = LEAST_BIN_WIDTH
+    while len(columns.best) > width * MAX_STREAM_BINS:
+        width *= 2
+    rise = columns.scores.astype(np.float64) + columns.zero_shot_scores - 1.0  # at least, as scores sum to 1
+    counts |= {
+        "unsure": int(columns.unsure.sum()),
+        "unsure_none": int(unsure_none.sum()),
+        "changed": int(changed.sum()),
+        "changed_online": int(changed_online.sum()),
+        "changed_again": int((columns.online != columns.best).sum()),
+        "before": _counted(labels, columns.zero_shot),
+        "after": _counted(labels, columns.best),
+        "groups": Counter(group.label for block in blocks for group in block.groups if group),
+        "before_bins": _histogram(columns.zero_shot_scores),
+        "after_bins": _histogram(columns.scores),
+        "bin_width": width,
+        "stream": _sums(changed, width),
+        "stream_online": _sums(changed_online, width),
+        "pairs": _counted_pairs(labels, columns.zero_shot[changed], columns.best[changed]),
+        "most_changed": columns.records(_first(np.flatnonzero(changed), -rise[changed], SHOWN)),
+        "least_sure": columns.records(_first(np.arange(len(rise)), columns.scores, SHOWN)),
+        "examples": _examples(columns),
+    }
+    return Summary(**counts, **_judged(columns))
 
-    def update(self, block: "BlockSummary") -> None:
-        """Count the predictions that follow those counted so far; the same as adding them one by one."""
-        answered = self.answered
-        for row, flags in enumerate(zip(block.stream, block.stream_online, strict=True)):
-            self._extend_stream(bool(flags[0]), bool(flags[1]), answered + row)
-        self.reasons += block.reasons[: REASONS - len(self.reasons)]
-        heaps = [
-            (self.most_changed, block.most_changed, SHOWN),
-            (self.least_sure, block.least_sure, SHOWN),
-            (self.wrong, block.wrong, WRONG),
+
+def _judged(columns: "_Columns") -> dict[str, Any]:
+    """Return the counts over the images whose true label is known."""
+    labels = columns.labels
+    judged = np.flatnonzero((columns.truths >= 0) & ~columns.corrected)
+    truth, best, score = columns.truths[judged], columns.best[judged], columns.scores[judged]
+    right = best == truth
+    was_right = columns.zero_shot[judged] == truth
+    return {
+        "left_out": int(((columns.truths >= 0) & columns.corrected).sum()),
+        "truths": _counted(labels, truth),
+        "judged": _counted(labels, best),
+        "right": _counted(labels, truth[right]),
+        "right_before": _counted(labels, truth[was_right]),
+        "gained": int((right & ~was_right).sum()),
+        "judged_bins": _histogram(score),
+        "right_bins": _histogram(score[right]),
+        "confusions": _counted_pairs(labels, truth[~right], best[~right]),
+        "wrong": columns.records(_first(judged[~right], -score[~right], WRONG)),
+    }
+
+
+class _Columns:
+    """The columns of the images that could be read, of all blocks together."""
+
+    def __init__(self, blocks: Sequence[Predictions]) -> None:
+        self.labels = blocks[0].labels
+        self.blocks = blocks
+        self._read = [np.array([error is None for error in block.errors]) for block in blocks]
+        self.best = self._joined([block.classes[:, 0] if block.classes.size else block.ids for block in blocks])
+        self.scores = self._joined([block.scores[:, 0] if block.scores.size else block.entropy for block in blocks])
+        self.zero_shot = self._joined([block.zero_shot_classes for block in blocks])
+        self.zero_shot_scores = self._joined([block.zero_shot_scores for block in blocks])
+        self.online = self._joined([block.online_classes for block in blocks])
+        self.unsure = self._joined([block.unsure for block in blocks])
+        self.indices = self._joined([np.arange(block.start, block.start + len(block)) for block in blocks])
+        rows = {label: row for row, label in enumerate(self.labels)} | {None: -1}
+        self.truths = self._joined([np.array([rows[truth] for truth in block.truths]) for block in blocks])
+        self.corrected = self._joined([np.array([each is not None for each in block.corrected]) for block in blocks])
+        self._ends = np.cumsum([len(block) for block in blocks])
+        self._positions = np.flatnonzero(np.concatenate(self._read))
+
+    def _joined(self, columns: Sequence[HostArray]) -> HostArray:
+        return np.concatenate([column[read] for column, read in zip(columns, self._read, strict=True)])
+
+    def records(self, rows: HostArray) -> list[dict[str, Any]]:
+        """Return rows of the results, with two answers each."""
+        found = []
+        for position in self._positions[rows].tolist():
+            block = int(np.searchsorted(self._ends, position, "right"))
+            row = position - int(self._ends[block]) + len(self.blocks[block])
+            record = self.blocks[block][row].to_record()
+            found.append(record | {"predictions": record["predictions"][:2]})
+        return found
+
+
+def _examples(columns: _Columns) -> dict[str, list[Example]]:
+    """Return some random images of each label, always the same."""
+    drawn = columns.indices.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)
+    order = np.lexsort((drawn, columns.best))
+    wrong = (columns.truths >= 0) & (columns.truths != columns.best)
+    classes, firsts = np.unique(columns.best[order], return_index=True)
+    ends = [*firsts[1:].tolist(), len(order)]
+    found = {}
+    for label, first, end in zip(classes.tolist(), firsts.tolist(), ends, strict=True):
+        rows = order[first : min(end, first + EXAMPLES)].tolist()
+        found[columns.labels[label]] = [
+            Example(int(columns.indices[row]), round(float(columns.scores[row]), 4), not wrong[row]) for row in rows
         ]
-        heaps += [(self.examples.setdefault(label, []), heap, EXAMPLES) for label, heap in block.examples.items()]
-        for heap, new, most in heaps:
-            for rank, position, record in new:
-                self._push(heap, rank, record, most, position)
-        for name in (
-            "images",
-            "unsure",
-            "unsure_none",
-            "changed",
-            "changed_online",
-            "changed_again",
-            "gained",
-            "left_out",
-        ):
-            setattr(self, name, getattr(self, name) + getattr(block, name))
-        for name in COUNTED:
-            getattr(self, name).update(getattr(block, name))
-        for name in PAIRED:
-            setattr(self, name, _bounded(getattr(self, name), getattr(block, name)))
-        for name in ("before_bins", "after_bins", "judged_bins", "right_bins"):
-            setattr(self, name, [a + b for a, b in zip(getattr(self, name), getattr(block, name), strict=True)])
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        return vars(self) | {name: [[*pair, number] for pair, number in getattr(self, name).items()] for name in PAIRED}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "Summary":
-        """Return the summary that `to_json` was called on."""
-        counted = {name: Counter(content.get(name, {})) for name in COUNTED}
-        pairs = {name: Counter({(a, b): number for a, b, number in content[name]}) for name in PAIRED}
-        return cls(**{**content, **counted, **pairs})
-
-    def _push(self, heap: Heap, rank: float, record: Any, most: int, position: int = 0) -> None:
-        """Add a record at a position after the images so far, and drop the lowest if there are too many."""
-        heapq.heappush(heap, [rank, position - self.images, record])
-        if len(heap) > most:
-            heapq.heappop(heap)
-
-    def _extend_stream(self, changed: bool, changed_online: bool, answered: int) -> None:
-        if answered == len(self.stream) * self.bin_width:
-            if len(self.stream) == self.max_bins:
-                self.stream = [a + b for a, b in zip(self.stream[::2], self.stream[1::2], strict=True)]
-                online = self.stream_online
-                self.stream_online = [a + b for a, b in zip(online[::2], online[1::2], strict=True)]
-                self.bin_width *= 2
-            self.stream.append(0)
-            self.stream_online.append(0)
-        self.stream[-1] += changed
-        self.stream_online[-1] += changed_online
+    return found
 
 
-@dataclass
-class BlockSummary(Summary):
-    """The summary of some predictions, to `update` that of all with: its bins along the stream hold one answer each.
-
-    Examples:
-        >>> whole, block = Summary(), BlockSummary()
-        >>> block.add(Prediction(0, name="a.jpg", error="it is not an image"))
-        >>> whole.update(block)
-        >>> whole.images, whole.unreadable
-        (1, 1)
-    """
-
-    bin_width: int = 1
-    max_bins: ClassVar[int] = sys.maxsize
+def _counted(labels: Sequence[str], classes: HostArray) -> Counter[str]:
+    counts = np.bincount(classes, minlength=len(labels)).tolist()
+    return Counter({label: number for label, number in zip(labels, counts, strict=True) if number})
 
 
-PAIRED = ("pairs", "confusions")
-COUNTED = ("before", "after", "groups", "truths", "judged", "right", "right_before")
+def _counted_pairs(labels: Sequence[str], first: HostArray, second: HostArray) -> Counter[Pair]:
+    codes, counts = np.unique(first * len(labels) + second, return_counts=True)
+    pairs = [divmod(code, len(labels)) for code in codes.tolist()]
+    return Counter({(labels[a], labels[b]): number for (a, b), number in zip(pairs, counts.tolist(), strict=True)})
 
 
-def ranked(heap: Heap) -> list[Any]:
-    """Return the records of a heap, that of the highest rank first."""
-    return [record for _, _, record in sorted(heap, key=lambda entry: entry[:2], reverse=True)]
+def _first(rows: HostArray, ranks: HostArray, most: int) -> HostArray:
+    """Return those of the rows with the lowest ranks, of equal ones the earlier."""
+    if len(rows) > 2 * most:  # sorting all of a million takes longer
+        low = ranks <= np.partition(ranks, most)[most]
+        rows, ranks = rows[low], ranks[low]
+    return np.asarray(rows[np.argsort(ranks, kind="stable")[:most]])
 
 
-def _bin(score: float) -> int:
-    return min(int(score * BINS), BINS - 1)
+def _sums(flags: HostArray, width: int) -> list[int]:
+    found: list[int] = np.add.reduceat(flags.astype(np.int64), np.arange(0, len(flags), width)).tolist()
+    return found
 
 
-def _bounded(counter: Counter[Pair], more: Iterable[Pair] | Mapping[Pair, int]) -> Counter[Pair]:
-    """Count more keys, and drop the rare half of the keys if there are too many."""
-    counter.update(more)
-    return counter if len(counter) <= MAX_PAIRS else Counter(dict(counter.most_common(MAX_PAIRS // 2)))
+def _histogram(scores: HostArray) -> list[int]:
+    bins = np.minimum((scores.astype(np.float64) * BINS).astype(np.int64), BINS - 1)
+    found: list[int] = np.bincount(bins, minlength=BINS).tolist()
+    return found

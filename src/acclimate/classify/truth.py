@@ -2,13 +2,11 @@
 
 import csv
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path, PurePath
 
 from acclimate.errors import InputError, nearest, reason, same_words
 from acclimate.files import MAX_LIST, from_cell, open_text, separator_of
 from acclimate.predict import NONE, readable_name
-from acclimate.sources.source import Sample
 from acclimate.sources.table import FILE_KEYS, LABEL_KEYS, read_rows
 
 TRUTH_KEYS = ("true_label", "truth", *LABEL_KEYS)
@@ -17,16 +15,16 @@ HOW = "write one image per line as file,label, or name the columns file and labe
 Row = tuple[int, str, str]  # line number, file, label
 
 
-def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> list[Sample]:
-    r"""Return the samples with the true labels that a file names; those that it does not name have none.
+def read_truths(path: Path, names: Iterable[str], labels: Sequence[str]) -> dict[str, str]:
+    r"""Return the true labels that a file gives for images, by their names as results have them.
 
     A file is found by its path as written in results, else by the end of its path, such as its name alone. Labels match
     those of the run without regard to case and underscores; "none of these" is the truth of an image that no label
     fits.
 
     Args:
-        samples: the images of the run.
         path: a .csv or .txt file with lines `file,label` or with a header, or .jsonl with the same names as keys.
+        names: the names of the images of the run.
         labels: the labels of the run.
 
     Raises:
@@ -34,24 +32,23 @@ def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> 
 
     Examples:
         >>> import tempfile
-        >>> from acclimate.sources.source import file_sample
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder, "truth.csv")
         ...     _ = path.write_text("file,label\na.jpg,Cat\n")
-        ...     [each.label for each in with_truth([file_sample("photos/a.jpg"), file_sample("b.jpg")], path, ["cat"])]
-        ['cat', None]
+        ...     read_truths(path, ["photos/a.jpg", "b.jpg"], ["cat"])
+        {'photos/a.jpg': 'cat'}
     """
     known = {same_words(label): label for label in (*labels, NONE)}
-    names: dict[str, set[str]] = {}  # names of images by the last part of their paths
-    for name in (readable_name(sample.name) for sample in samples):
-        names.setdefault(PurePath(name).name, set()).add(name)
+    by_end: dict[str, set[str]] = {}  # names of images by the last part of their paths
+    for name in map(readable_name, names):
+        by_end.setdefault(PurePath(name).name, set()).add(name)
     folder = Path.cwd().as_posix()
     truths: dict[str, str] = {}
     for line, written, label in _rows(path):
         where = f"{path}, line {line}"
         file = readable_name(written)
         end = PurePath(file).as_posix()
-        candidates = names.get(PurePath(file).name, set())
+        candidates = by_end.get(PurePath(file).name, set())
         found = [end] if end in candidates else sorted(x for x in candidates if f"/{folder}/{x}".endswith(f"/{end}"))
         if not found:
             raise InputError(f"{where}: {file} is not among the images of this run; correct it, or leave the line out.")
@@ -63,7 +60,7 @@ def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> 
             raise InputError(f"{where}: {label!r} is not a label of this run ({nearest(label, labels)}); {how}.")
         if truths.setdefault(found[0], truth) != truth:
             raise InputError(f"{where}: {found[0]} already has the label {truths[found[0]]!r}; leave one of them.")
-    return [replace(sample, label=truths.get(readable_name(sample.name))) for sample in samples]
+    return truths
 
 
 def _rows(path: Path) -> list[Row]:

@@ -330,7 +330,7 @@ def read_parents(text_or_path: str) -> dict[str, str]:
 
 def _label_rows(path: Path) -> list[list[str]]:
     """Return the rows of a table that are neither blank nor comments."""
-    from acclimate.classify.outputs import sheet_rows
+    from acclimate.classify.table import sheet_rows
     from acclimate.files import from_cell, separator_of
 
     try:

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,8 @@ from typer.core import TyperCommand, TyperGroup
 from acclimate.errors import AcclimateError, RunError, count, printable, reason
 
 if TYPE_CHECKING:
-    from acclimate.classify.run import Emit
-    from acclimate.predict import Prediction
+    from acclimate.classify.classification import Emit
+    from acclimate.predict import Prediction, Predictions
 
 UsageError: Any = typer.BadParameter.__base__  # the class, wherever this version of typer has it
 # Things that the stages of a work count; those of other stages are steps.
@@ -63,8 +64,21 @@ class CommandGroup(TyperGroup):
         _write_panels(panels, formatter)
 
 
+GIVEN: ContextVar[frozenset[str]] = ContextVar("GIVEN", default=frozenset())
+
+
+def given_options() -> frozenset[str]:
+    """Return the names of the parameters that the user has given to the command that runs."""
+    return GIVEN.get()
+
+
 class Command(TyperCommand):
     """A command whose help has its options in panels; those without a panel come first."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; `given_options` names what was given to it."""
+        GIVEN.set(frozenset(name for name in ctx.params if ctx.get_parameter_source(name).name != "DEFAULT"))
+        return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """List arguments and options by panel."""
@@ -154,7 +168,7 @@ def show_predictions(total: int | None, columns: Sequence[str] | None) -> "Itera
     In a pipe they are csv, and printed when they are final. People see every answer as it comes, and those that the
     second pass changes once more.
     """
-    from acclimate.classify.outputs import csv_lines
+    from acclimate.classify.table import csv_lines
 
     for_people = columns is not None and sys.stdout.isatty()
     done = 0
@@ -163,9 +177,9 @@ def show_predictions(total: int | None, columns: Sequence[str] | None) -> "Itera
         typer.echo(",".join(columns))
     with progress_bar(total, "classifying", "images", shown=not for_people) as advance:
 
-        def show(predictions: "Sequence[Prediction]", final: bool) -> None:
+        def show(predictions: "Predictions", final: bool) -> None:
             nonlocal done, changed
-            again = predictions[0].index < done
+            again = predictions.start < done
             if for_people:
                 shown = [each for each in predictions if not again or each.label != each.online.label]
                 if shown:
@@ -175,9 +189,10 @@ def show_predictions(total: int | None, columns: Sequence[str] | None) -> "Itera
             if again:
                 advance(0, "answering once more")
                 return
-            changed += sum(each.changed for each in predictions)
-            advance(len(predictions), f"{count(changed, 'answer')} changed", predictions[0].index - done)
-            done = predictions[-1].index + 1
+            if predictions.classes.size:
+                changed += int((predictions.classes[:, 0] != predictions.zero_shot_classes).sum())
+            advance(len(predictions), f"{count(changed, 'answer')} changed", predictions.start - done)
+            done = predictions.start + len(predictions)
 
         yield show
 

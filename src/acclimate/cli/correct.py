@@ -1,9 +1,5 @@
-"""`acclimate correct`: teach a state which answers were wrong."""
+"""`acclimate correct`: say which answers were wrong, and answer all other images again."""
 
-import csv
-import io
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,39 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acclimate.cli import arguments
-from acclimate.cli.console import say
-from acclimate.cli.embed import encode_images
+from acclimate.cli.console import given_options, say, stage_bars
 from acclimate.cli.tables import print_table
 from acclimate.errors import InputError, count, nearest
 
 if TYPE_CHECKING:
-    from acclimate import Adapter, Correction
-    from acclimate.arrays import HostArray
-    from acclimate.encoders import Encoder
-    from acclimate.reading.walk import Decoder
-    from acclimate.sources import Sample
-    from acclimate.views import Kind
+    from collections.abc import Mapping
 
-# Columns of fixes; the last one is a column of results.
-FILE = "file"
-LABEL = "label"
-EDITED = "correct_label"
+    from acclimate import Adapter
+    from acclimate.run import Run
+
 Fixes = Annotated[
     Path | None,
-    typer.Argument(help=f"A csv with the columns {FILE} and {LABEL}; without it, {EDITED} of the results counts."),
+    typer.Argument(help="A csv with the columns file and label; without it, correct_label of the results counts."),
 ]
 State = Annotated[
-    Path | None,
-    typer.Option(help="The state to teach; it is written back.", show_default="that of the run of the results"),
-]
-Source = Annotated[
-    str | None, typer.Option(help="Where the images are, if the files of the results are not paths from here.")
+    Path | None, typer.Option(help="A state file to teach, too, as it is now; or whose corrections are meant.")
 ]
 Undo = Annotated[
     list[str] | None,
-    typer.Option(
-        help="A corrected file, or the id of a correction, to take back; repeatable. In the results, too, if given."
-    ),
+    typer.Option(help="A corrected file, or for --state alone the id of a correction, to take back; repeatable."),
 ]
 
 
@@ -53,91 +36,132 @@ def correct(
     state: State = None,
     model: arguments.Model = arguments.DEFAULT_MODEL,
     plugin: arguments.Plugins = None,
-    source: Source = None,
-    listed: Annotated[bool, typer.Option("--list", help="List the corrections of the state.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the corrections.")] = False,
     undo: Undo = None,
-    max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
-    batch_size: arguments.BatchSize = None,
-    workers: arguments.Workers = None,
     device: arguments.Device = "auto",
-    precision: arguments.Precision = "auto",
-    decoder: arguments.Decoder = "auto",
 ) -> None:
     """Put answers right: all other images are answered again from what was learnt, and from the corrections.
 
     The right labels are written to the column `correct_label` of the results, and are certain evidence from then on.
-    A label that was answered anyway confirms the answer. State, features and options are those of the run.
+    A label that was answered anyway confirms the answer. Features, labels and settings are those of the run beside the
+    results; no image is read.
     """
-    from acclimate import load_encoder, save_state
-    from acclimate.classify.correcting import answer_again
-    from acclimate.classify.options import run_options
-    from acclimate.classify.outputs import ResultFile, read_results, write_results
-    from acclimate.files import check_writable
-
-    _check_combination(results, fixes, state, listed, bool(undo))
-    records = read_results(results) if results else []
-    begun = run_options(results) if results else {}
-    state = state or Path(begun.get("state") or ResultFile(results or Path(), 1).state)
-    for path in filter(None, (results, state)):
-        check_writable(path)
-    model = model if model != arguments.DEFAULT_MODEL else begun.get("model", model)
-    load = partial(load_encoder, model, device, precision)
-    adapter, notes = _load_state(state, load)
-    if listed:
-        _print_corrections(adapter)
-        return
-    if undo:
-        labels, done = _take_back(adapter, undo, state)
-    else:
-        labels, done = _right_labels(adapter, records, fixes, results or state)
-    effect = ""
-    if results:
-        _mark(results, records, labels)
-        encode = partial(_encode, load, source, decoder, batch_size, workers)
-        rows, features = _features(results, records, begun, adapter, encode, notes, state)
-        if not undo:
-            _teach(adapter, rows, features, labels)
-            done += f"; {state} has {count(len(adapter.corrections), 'correction')}. Results: {results}."
-        parents = arguments.read_parents(begun.get("labels", ""))
-        effect = str(answer_again(rows, features, adapter, begun.get("unsure", 0.0), parents))
-    if results and undo:
-        write_results(results, records)
-    save_state(adapter, state, notes)  # a command that is interrupted between the two can be given again
-    if results and not undo:
-        write_results(results, records)
-    say(done, *effect.splitlines(), err=True)
-
-
-def _check_combination(
-    results: Path | None, fixes: Path | None, state: Path | None, listed: bool, undone: bool
-) -> None:
-    if not (results or listed or undone) or (listed and (fixes or undone)) or (fixes and undone):
+    del plugin  # they took effect when they were parsed
+    if not (results or listed or undo) or (listed and (fixes or undo)) or (fixes and undo):
         raise InputError("give results with fixes, or --list, or --undo with or without results.")
     if state is None and results is None:
         raise InputError("name the results, or the --state whose corrections are meant.")
+    if results is None and state is not None:
+        _correct_state(state, undo, model, device)
+        return
+    if results is not None:
+        _correct_results(results, fixes, state, model, device, listed, undo)
 
 
-def _take_back(adapter: "Adapter", names: Sequence[str], state: Path) -> tuple[dict[str, str | None], str]:
-    """Undo corrections; returns their files without a label, and a sentence on it."""
-    gone = _find_corrections(adapter, names)
-    adapter.corrections.undo([each.id for each in gone])
-    done = f"{len(gone)} taken back, {len(adapter.corrections)} left in {state}."
-    return {each.name or str(each.id): None for each in gone}, done
+def _correct_state(path: Path, undo: list[str] | None, model: str, device: str) -> None:
+    """List the corrections of a state, or take some back."""
+    from acclimate import save_state
+
+    adapter, notes = _load_state(path, model, device)
+    if undo is None:
+        _print_corrections({each.name or str(each.id): each.label for each in adapter.corrections})
+        return
+    by_name = {each.name: each for each in adapter.corrections if each.name}
+    known = by_name | {str(each.id): each for each in adapter.corrections}
+    if unknown := [name for name in undo if name not in known]:
+        raise InputError(f"no correction of {unknown[0]!r} in the state; {nearest(unknown[0], by_name or known)}")
+    adapter.corrections.undo([known[name].id for name in dict.fromkeys(undo)])
+    save_state(adapter, path, notes)
+    say(f"{len(undo)} taken back, {len(adapter.corrections)} left in {path}.", err=True)
 
 
-def _right_labels(
-    adapter: "Adapter", records: Sequence[Mapping[str, Any]], fixes: Path | None, named: Path
-) -> tuple[dict[str, str | None], str]:
-    """Return the right labels of files, of fixes or of the results, and the beginning of a sentence on them."""
-    pairs = _read_fixes(fixes) if fixes else [(record[FILE], record[EDITED] or "") for record in records]
-    answers = {record[FILE]: record[LABEL] for record in records}
-    labels = _match(fixes or named, pairs, answers, adapter.head.class_names)
-    confirmed = sum(answers[name] == label for name, label in labels.items())
-    return {**labels}, f"{len(labels) - confirmed} corrected, {confirmed} confirmed"
+def _correct_results(
+    results: Path,
+    fixes: Path | None,
+    state: Path | None,
+    model: str,
+    device: str,
+    listed: bool,
+    undo: list[str] | None,
+) -> None:
+    from acclimate.classify.correcting import match_fixes, read_fixes, typed_labels
+    from acclimate.classify.table import read_results
+    from acclimate.classify.task import Encoding, Job, Task, find_run, open_classifier
+    from acclimate.files import check_writable
+    from acclimate.run import START
+
+    for path in filter(None, (results, state)):
+        check_writable(path)
+    records = read_results(results)
+    task, encoding, run = find_run(
+        Task(), Encoding(model=model, device=device, given=given_options()), results, resume=True
+    )
+    if run is None:
+        raise InputError(f"{results} has no run beside it, so its images cannot be answered again; classify them again.")
+    before = run.corrections
+    if listed:
+        _print_corrections(before)
+        return
+    with stage_bars() as progress:
+        classifier = open_classifier(task, encoding, run, run.path / START, progress)
+    if undo:
+        if unknown := [name for name in undo if name not in before]:
+            raise InputError(f"no correction of {unknown[0]!r}; {nearest(unknown[0], before)}")
+        labels = {name: label for name, label in before.items() if name not in undo}
+        done = f"{len(undo)} taken back, {len(labels)} left."
+    else:
+        pairs = read_fixes(fixes) if fixes else typed_labels(records)
+        answers = {record["file"]: record["label"] for record in records}
+        new = match_fixes(fixes or results, pairs, list(answers), classifier.labels)
+        labels = before | new
+        confirmed = sum(answers[name] == label for name, label in new.items())
+        done = f"{len(new) - confirmed} corrected, {confirmed} confirmed; {count(len(labels), 'correction')} in all."
+    _check_readable(run, labels)
+    run.corrections = labels
+    job = Job(task=task, encoding=encoding, run=run, out=results, resume=True)
+    classification = job.begin(classifier, (), forget=undo or ())
+    classification.encode = None
+    classification.answer()
+    if state is not None:
+        done += _teach_state(state, run, {} if undo else new, undo or [], model, device)
+    say(done, *str(classification.effect or "").splitlines(), *classification.notes, f"Results: {results}.", err=True)
 
 
-def _load_state(path: Path, load: "Callable[[], Encoder]") -> "tuple[Adapter, dict[str, Any]]":
+def _check_readable(run: "Run", labels: "Mapping[str, str]") -> None:
+    from acclimate.classify.classification import readable_rows
+
+    rows = readable_rows(run)
+    if lost := [name for name in labels if name not in rows]:
+        raise InputError(f"{lost[0]} cannot be read, so it cannot be corrected; leave it out.")
+
+
+def _teach_state(
+    path: Path, run: "Run", labels: "Mapping[str, str]", undo: list[str], model: str, device: str
+) -> str:
+    """Teach a state file as it is now, which others may have learnt into; returns a sentence on it."""
+    import numpy as np
+
+    from acclimate import save_state
+    from acclimate.classify.classification import readable_rows
+
+    adapter, notes = _load_state(path, model, device)
+    gone = [each.id for each in adapter.corrections if each.name in undo]
+    adapter.corrections.undo(gone)
+    if labels:
+        if unknown := [label for label in labels.values() if label not in adapter.head.class_names]:
+            raise InputError(f"{path} has no label {unknown[0]!r}; leave --state out, or name that of the run.")
+        rows = readable_rows(run)
+        features = run.stored_features
+        taught = np.concatenate([features[rows[name] : rows[name] + 1] for name in labels])
+        classes = [adapter.head.class_names.index(label) for label in labels.values()]
+        adapter.corrections.correct(taught, classes, names=list(labels))
+    save_state(adapter, path, notes)
+    return f" {path} has {count(len(adapter.corrections), 'correction')}."
+
+
+def _load_state(path: Path, model: str, device: str) -> "tuple[Adapter, dict[str, Any]]":
     """Return the adapter of a state and its notes; the encoder is loaded if the method needs its text tower."""
+    from acclimate import load_encoder
     from acclimate.files import read_snapshot
     from acclimate.methods import find_method, list_methods
     from acclimate.methods.persist import build_adapter, check_description
@@ -147,158 +171,13 @@ def _load_state(path: Path, load: "Callable[[], Encoder]") -> "tuple[Adapter, di
     tensors, description = read_snapshot(path)
     check_description(description, path)
     method = description["method"]
-    text = load() if method in list_methods() and "text" in find_method(method).needs else None
+    needs_text = method in list_methods() and "text" in find_method(method).needs
+    text = load_encoder(model, device) if needs_text else None
     return build_adapter(tensors, description, path, text=text)
 
 
-def _print_corrections(adapter: "Adapter") -> None:
-    if not len(adapter.corrections):
+def _print_corrections(labels: "Mapping[str, str]") -> None:
+    if not labels:
         say("no corrections")
         return
-    rows = [(each.name, each.label, str(each.id)) for each in sorted(adapter.corrections, key=attrgetter("name"))]
-    print_table([FILE, LABEL, "id"], rows, left=(FILE, LABEL))
-
-
-def _features(
-    results: Path,
-    records: Sequence[dict[str, Any]],
-    begun: Mapping[str, Any],
-    adapter: "Adapter",
-    encode: "Callable[..., tuple[HostArray, list[int], str]]",
-    notes: Mapping[str, Any],
-    state: Path,
-) -> "tuple[list[dict[str, Any]], HostArray]":
-    """Return the records of the images that can be read, and their features, which are made anew if they are lost."""
-    from acclimate.arrays import to_host
-    from acclimate.classify.correcting import feature_file, readable_records
-    from acclimate.methods import MODEL, fit_note
-
-    rows = readable_records(records)
-    views = begun.get("views", 1)
-    file = feature_file(results, adapter, views)
-    features = file.read() if file.path.is_file() else None
-    fingerprint = begun.get("fingerprint", "")
-    complete = fingerprint and features is not None and len(features) == len(rows)
-    if not complete:
-        say("The features of the images were not kept, so all images are encoded once more.", err=True)
-        encoded, kept, fingerprint = encode(rows, views, begun.get("views_kind") or adapter.views_kind, begun)
-        rows = [rows[i] for i in kept]
-        features = encoded
-    made_with = notes.get(MODEL) or fit_note(notes).get("fingerprint")
-    if features is None or features.shape[-1] != adapter.head.dim or (made_with and made_with != fingerprint):
-        raise InputError(f"{state} was made with another model than this; use the --model that it was made with.")
-    if not complete:
-        file.open()
-        file.write(to_host(adapter.head.unit_features(features)))
-        features = file.read()
-    return rows, features
-
-
-def _encode(
-    load: "Callable[[], Encoder]",
-    source: str | None,
-    decoder: "Decoder",
-    batch_size: int | None,
-    workers: int | None,
-    rows: Sequence[Mapping[str, Any]],
-    views: int,
-    kind: "Kind",
-    begun: Mapping[str, Any],
-) -> "tuple[HostArray, list[int], str]":
-    """Encode the images of records; returns features, the positions of images that can be read, and the model."""
-    from acclimate.reading.walk import Preparer
-
-    encoder = load()
-    there = any(Path(row[FILE]).exists() or Path(row["sorted_to"] or row[FILE]).exists() for row in rows)
-    samples = _find_images(rows, source or (None if there else begun.get("source")))
-    prepare = Preparer(encoder, views, kind=kind, decoder=decoder)
-    return *encode_images(samples, prepare, batch_size, workers), encoder.fingerprint
-
-
-def _teach(
-    adapter: "Adapter", rows: Sequence[Mapping[str, Any]], features: "HostArray", labels: Mapping[str, str | None]
-) -> None:
-    """Correct the images of records with these features to the labels of their files."""
-    position = {row[FILE]: i for i, row in enumerate(rows)}
-    if lost := [name for name in labels if name not in position]:
-        raise InputError(f"{lost[0]} cannot be read, so it cannot be corrected; leave it out.")
-    classes = [adapter.head.class_names.index(label) for label in labels.values() if label]
-    chosen = features[[position[name] for name in labels]].astype("float32")
-    adapter.corrections.correct(chosen, classes, names=list(labels))
-
-
-def _read_fixes(path: Path) -> list[tuple[str, str]]:
-    """Return files with their right labels, which may be empty if the file is results."""
-    from acclimate.files import MAX_LIST
-    from acclimate.sources.table import read_rows
-
-    text = io.StringIO(arguments.read_text(path, "fixes", MAX_LIST), newline="")
-    try:
-        rows = [fields for _, fields in read_rows(str(path), text, ".csv")]
-    except csv.Error as error:
-        raise InputError(f"{path} cannot be read as csv ({error}).") from error
-    names = rows[0].keys() if rows else {}
-    column = EDITED if EDITED in names else LABEL
-    if FILE not in names or column not in names or (column == LABEL and "online_label" in names):
-        raise InputError(f"{path} has no fixes: its first line must name the columns {FILE} and {LABEL}, or {EDITED}.")
-    if column == LABEL and (empty := [row[FILE] for row in rows if not row[LABEL]]):
-        raise InputError(f"{path} gives no label for {empty[0]}.")
-    return [(row[FILE], row[column]) for row in rows]
-
-
-def _match(
-    path: Path, pairs: Iterable[tuple[str, str]], files: Collection[str], labels: Sequence[str]
-) -> dict[str, str]:
-    """Return the right label of each file of the results that is to be corrected."""
-    by_case = {label.casefold(): label for label in labels}
-    found: dict[str, str] = {}
-    for name, written in pairs:
-        if not written.strip():
-            continue
-        matches = [name] if name in files else [file for file in files if file.endswith(f"/{name}")]
-        if len(matches) > 1:
-            raise InputError(f"{len(matches)} files of the results end in {name}; write their whole paths.")
-        if not matches:
-            raise InputError(f"no file {name!r} in the results; {nearest(name, files)}")
-        label = by_case.get(written.strip().casefold())
-        if label is None:
-            raise InputError(f"{name} is to be {written!r}, which is not a label; {nearest(written, labels)}")
-        if found.setdefault(matches[0], label) != label:
-            raise InputError(f"{path} gives {name} two labels: {found[matches[0]]!r} and {label!r}.")
-    if not found:
-        raise InputError(
-            f"{path} has no fixes; write the right label of each wrong answer into {EDITED} of the results, "
-            f"or into a csv with the columns {FILE} and {LABEL}."
-        )
-    return found
-
-
-def _find_images(records: Sequence[Mapping[str, Any]], source: str | Sequence[str] | None) -> "Sequence[Sample]":
-    """Return the images of some rows: files, which may have been moved by sorting, or images of a source."""
-    from acclimate.sources.source import file_sample, open_source
-
-    if source is None:
-        paths = [(Path(record[FILE]), Path(record["sorted_to"] or record[FILE])) for record in records]
-        return [file_sample(moved if moved.exists() and not path.exists() else path) for path, moved in paths]
-    there = {sample.name: sample for sample in open_source(source)}
-    if missing := [record[FILE] for record in records if record[FILE] not in there]:
-        raise InputError(f"no image {missing[0]!r} in {source}; {nearest(missing[0], there)}")
-    return [there[record[FILE]] for record in records]
-
-
-def _mark(path: Path, records: Sequence[dict[str, Any]], labels: Mapping[str, str | None]) -> None:
-    """Put the right labels of some files into the records of results."""
-    files = {record[FILE] for record in records}
-    if elsewhere := [name for name in labels if name not in files]:
-        raise InputError(f"{elsewhere[0]} is not in {path}; leave {path} out to take it back in the state only.")
-    for record in records:
-        record[EDITED] = labels.get(record[FILE], record[EDITED])
-
-
-def _find_corrections(adapter: "Adapter", names: Sequence[str]) -> "list[Correction]":
-    """Return the corrections that are named by their files or their ids."""
-    by_name = {each.name: each for each in adapter.corrections if each.name}
-    known = by_name | {str(each.id): each for each in adapter.corrections}
-    if unknown := [name for name in names if name not in known]:
-        raise InputError(f"no correction of {unknown[0]!r} in the state; {nearest(unknown[0], by_name or known)}")
-    return list({known[name].id: known[name] for name in names}.values())
+    print_table(["file", "label"], sorted(labels.items()), left=("file", "label"))

@@ -104,19 +104,15 @@ def _score(results: Path) -> None:
     import numpy as np
 
     from acclimate.bench.scoring import expected_calibration_error
-    from acclimate.classify.outputs import ResultFile
+    from acclimate.classify.table import read_results
 
-    found = [each for block in ResultFile(results, top_k=3).read() for each in block]
-    answers = {
-        "model alone": [each.zero_shot for each in found],
-        "adapted, as they came": [each.online for each in found],
-        "adapted, at the end": [each.top[0] for each in found],
-    }
+    found = read_results(results)
+    answers = {"model alone": "zero_shot_", "adapted, as they came": "online_", "adapted, at the end": ""}
     rows = []
     before = None
-    for name, given in answers.items():
-        right = np.array([a.label == Path(each.name).parent.name for a, each in zip(given, found, strict=True)])
-        ece = expected_calibration_error(np.array([answer.score for answer in given]), right)
+    for name, prefix in answers.items():
+        right = np.array([each[f"{prefix}label"] == Path(each["file"]).parent.name for each in found])
+        ece = expected_calibration_error(np.array([float(each[f"{prefix}score"]) for each in found]), right)
         before = right if before is None else before
         counts = [f"{right.sum()} of {len(right)}", f"{100 * right.mean():.2f}", f"{100 * ece:.2f}"]
         rows.append([name, *counts, str((right & ~before).sum()), str((before & ~right).sum())])
