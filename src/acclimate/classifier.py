@@ -628,7 +628,7 @@ class Classifier:
 
 
 def _check_arguments(
-    labels: Sequence[str] | None, batch_size: int | None, views: int, unsure: float, fitted: bool, chosen: bool
+    labels: object, batch_size: int | None, views: int, unsure: float, fitted: bool, chosen: bool
 ) -> None:
     if (batch_size is not None and batch_size < 1) or views < 1:
         raise InputError(f"batch_size and views must be at least 1, got {batch_size} and {views}.")

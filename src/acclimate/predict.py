@@ -345,7 +345,7 @@ class Predictions(Sequence[Prediction]):
 
     def _rows(self, part: slice) -> list[Prediction]:
         labels = (*self.labels, "")
-        names = {
+        names: dict[str, Any] = {
             "entropy": self.entropy,
             "name": self.names,
             "error": self.errors,
@@ -357,7 +357,7 @@ class Predictions(Sequence[Prediction]):
             "group": self.groups,
             "correct_label": self.corrected,
         }
-        columns = {
+        columns: dict[str, Sequence[Any]] = {
             name: values[part].tolist() if isinstance(values, np.ndarray) else values[part]
             for name, values in names.items()
         }

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,7 +90,7 @@ class Classification:
         part_images: images of a part of the run.
         part_seconds: time between two writes of a part that is not full.
         samples: the images, for a report that shows some of them.
-        held: an object that must live as long as this, such as a temporary folder.
+        temporary: the folder of a run that is not kept.
 
     Attributes:
         blocks: the predictions, batch by batch; after the second pass the final ones.
@@ -113,7 +114,7 @@ class Classification:
     part_images: int = PART_IMAGES
     part_seconds: float = PART_SECONDS
     samples: Sequence[Sample] = ()
-    held: Any = None
+    temporary: TemporaryDirectory[str] | None = None
 
     def __post_init__(self) -> None:
         self.passes = count_passes(self.classifier, self.passes)
@@ -141,13 +142,17 @@ class Classification:
 
         A run that is stopped and has no table answers once more what it has seen.
         """
-        finished = self._first_pass()
-        if not finished and self.expected is not None and self.table is not None:
-            return False
-        if self.run is not None and self.blocks and (self.passes == 2 or self.run.corrections):
-            if not self._second_pass(self.run):
+        try:
+            finished = self._first_pass()
+            if not finished and self.expected is not None and self.table is not None:
                 return False
-        self._finish()
+            again = self.run is not None and bool(self.blocks) and (self.passes == 2 or bool(self.run.corrections))
+            if again and self.run is not None and not self._second_pass(self.run):
+                return False
+            self._finish()
+        finally:
+            if self.temporary is not None:
+                self.temporary.cleanup()
         return finished
 
     def _first_pass(self) -> bool:
@@ -208,7 +213,7 @@ class Classification:
             self._teach(run, corrections)
             after = self._answered_again(run)
             final = after and [_corrected(*pair, corrections) for pair in zip(before, after, strict=True)]
-            self.effect = final and _effect(before, final)
+            self.effect = None if final is None else _effect(before, final)
         if final is None:
             return False
         self.blocks = final
@@ -218,9 +223,7 @@ class Classification:
 
     def _answered_again(self, run: Run) -> list[Predictions] | None:
         """Return new answers for all images from everything that was learnt; None if it was stopped."""
-        answers = SecondAnswers(
-            self.classifier.adapter, run.stored_features, self._scored, refine=self.passes == 2
-        )
+        answers = SecondAnswers(self.classifier.adapter, run.stored_features, self._scored, refine=self.passes == 2)
         again = []
         for block in self.blocks:
             if self.table is not None and self.stop():
@@ -331,7 +334,9 @@ def _effect(before: Sequence[Predictions], after: Sequence[Predictions]) -> Effe
     """Return the effect of corrections on all other images."""
     counts = np.zeros(5, np.int64)
     for old, new in zip(before, after, strict=True):
-        others = np.array([error is None and label is None for error, label in zip(new.errors, new.corrected, strict=True)])
+        others = np.array(
+            [error is None and label is None for error, label in zip(new.errors, new.corrected, strict=True)]
+        )
         if others.any():
             rows = {label: row for row, label in enumerate(new.labels)} | {None: -1}
             truths = np.array([rows[truth] for truth in new.truths])[others]

@@ -15,8 +15,8 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 from jinja2.filters import do_truncate
 
-from acclimate.classify.counts import Counts
 from acclimate.classify.classification import Classification
+from acclimate.classify.counts import Counts
 from acclimate.classify.summary import EXAMPLES, FEW_IMAGES, Summary, paired_difference, score_text, wilson
 from acclimate.errors import ImageError, InputError, count
 from acclimate.files import write_atomically, writing

@@ -10,7 +10,7 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.errors import count
-from acclimate.predict import NONE, Predictions
+from acclimate.predict import Predictions
 
 Z = 1.959963984540054  # 95 % of a normal distribution lie within this many standard deviations
 FEW_IMAGES = 30  # accuracy on fewer images says little
@@ -109,7 +109,7 @@ def score_text(score: float) -> str:
 class Example(NamedTuple):
     """An image of a label."""
 
-    index: int
+    position: int  # in the stream
     score: float
     right: bool  # False if the answer is known to be wrong
 

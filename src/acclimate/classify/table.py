@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 from zipfile import BadZipFile
 from zlib import crc32
 
-from acclimate.errors import InputError, RunError, missing, reason
+from acclimate.errors import InputError, RunError, missing
 from acclimate.files import (
     append,
     from_cell,

@@ -282,7 +282,9 @@ class Job:
     overwrite: bool = False
     state: Path | None = None
 
-    def begin(self, classifier: Classifier, samples: Sequence[Sample], more: Any = None, **options: Any) -> Classification:
+    def begin(
+        self, classifier: Classifier, samples: Sequence[Sample], more: Any = None, **options: Any
+    ) -> Classification:
         """Return the classification, whose run is ready on the disk.
 
         Args:
@@ -330,7 +332,7 @@ class Job:
             passes=passes,
             state=None if lasting else self.state,
             samples=shown,
-            held=folder,
+            temporary=folder,
             **options,
         )
 
@@ -424,10 +426,10 @@ class Job:
         errors = run.errors
         new = []
         for sample in listed:
-            position = positions[sample.name].popleft() if positions[sample.name] else None
-            if position is None:
+            if not positions[sample.name]:
                 new.append(sample)
                 continue
+            position = positions[sample.name].popleft()
             shown[position] = sample
             if errors[position] is not None and can_be_read(sample):
                 replaced.add(position)

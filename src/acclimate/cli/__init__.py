@@ -61,7 +61,6 @@ def options(
 
 
 cluster = typer.Typer(cls=CommandGroup, help="The same work on many machines, with Ray.", no_args_is_help=True)
-cluster.command("classify", cls=Command)(classify.cluster_classify)
 
 IMAGES = "Your images"
 METHODS = "Methods and benchmarks"

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from acclimate.classify.classification import Classification
     from acclimate.classify.counts import Counts
     from acclimate.classify.summary import Summary
-    from acclimate.classify.task import Encoding, Job, Task
+    from acclimate.classify.task import Job, Task
     from acclimate.sources import Sample
 
 State = Annotated[
@@ -246,7 +246,10 @@ def _list_samples(job: "Job") -> "Sequence[Sample]":
     as_source = job.run is not None and not job.resume
     if as_source and job.run is not None:
         if not job.run.complete:
-            say(f"note: {job.run.path} is incomplete, so its first {count(job.run.images, 'image')} are answered.", err=True)
+            say(
+                f"note: {job.run.path} is incomplete, so its first {count(job.run.images, 'image')} are answered.",
+                err=True,
+            )
         return ()
     samples: Sequence[Sample] = ()
     if not task.follow:
@@ -290,9 +293,7 @@ def _say_notes(classifier: "Classifier", task: "Task") -> None:
         say(f"note: {note}", err=True)
 
 
-def _say_end(
-    job: "Job", run: "Classification", finished: bool, report: Path | None, counts: str | None
-) -> None:
+def _say_end(job: "Job", run: "Classification", finished: bool, report: Path | None, counts: str | None) -> None:
     """Write the report, and say what was done; a run that was stopped ends the command."""
     from acclimate.classify.counts import count_answers, parse_counts, write_counts
 
@@ -400,5 +401,3 @@ def _say_findings(summary: "Summary", unsure: float, run: "Classification") -> N
     if not summary.answered:
         name, why = summary.reasons[0]
         raise RunError(f"no image could be read. The first is {name}: {why}")
-
-

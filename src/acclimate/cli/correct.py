@@ -1,6 +1,5 @@
 """`acclimate correct`: say which answers were wrong, and answer all other images again."""
 
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,7 +96,9 @@ def _correct_results(
         Task(), Encoding(model=model, device=device, given=given_options()), results, resume=True
     )
     if run is None:
-        raise InputError(f"{results} has no run beside it, so its images cannot be answered again; classify them again.")
+        raise InputError(
+            f"{results} has no run beside it, so its images cannot be answered again; classify them again."
+        )
     before = run.corrections
     if listed:
         _print_corrections(before)
@@ -135,9 +136,7 @@ def _check_readable(run: "Run", labels: "Mapping[str, str]") -> None:
         raise InputError(f"{lost[0]} cannot be read, so it cannot be corrected; leave it out.")
 
 
-def _teach_state(
-    path: Path, run: "Run", labels: "Mapping[str, str]", undo: list[str], model: str, device: str
-) -> str:
+def _teach_state(path: Path, run: "Run", labels: "Mapping[str, str]", undo: list[str], model: str, device: str) -> str:
     """Teach a state file as it is now, which others may have learnt into; returns a sentence on it."""
     import numpy as np
 
