@@ -113,8 +113,15 @@ def lacking(module: str, package: str, extra: str = "") -> str:
     except Exception as error:  # a library that was built for another system fails in many ways
         if isinstance(error, ModuleNotFoundError) and error.name == module:
             return f"needs {package}: {install_command(extra, package)}"
-        return f"needs {package}, which is installed but cannot be imported ({error}); reinstall it"
+        return f"needs {package}, which is installed but cannot be imported ({root_cause(error)}); reinstall it"
     return ""
+
+
+def root_cause(error: BaseException) -> str:
+    """Return the first line of the error that caused this one, and those between them."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def count(number: int, thing: str) -> str:

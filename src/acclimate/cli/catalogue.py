@@ -37,44 +37,56 @@ def methods(plugin: Plugins = None) -> None:
 
 
 def doctor() -> None:
-    """Show which packages are installed, what they are for, and how to install the others; works offline."""
+    """Show which packages are installed, whether they work, and how to install the others; works offline."""
     import os
     import platform
+    import warnings
     from contextlib import suppress
+    from importlib import import_module
     from importlib.metadata import PackageNotFoundError, version
 
-    import onnxruntime
-
     from acclimate import __version__
-    from acclimate.errors import install_command
+    from acclimate.errors import install_command, root_cause
     from acclimate.prompts import default_cache_folder
 
     say(f"acclimate {__version__}, Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores")
-    packages = {  # what each is for, and the extra that installs it
-        "numpy": ("everything", ""),
-        "onnxruntime": ("the bundled model and onnx: models", ""),
-        "torch": ("hf:, local: and open_clip: models, --device", "torch"),
-        "transformers": ("hf: and local: models", "hf"),
-        "open_clip_torch": ("open_clip: models", "open-clip"),
-        "onnxscript": ("acclimate convert", "convert"),
-        "diffusers": ("acclimate generate", "diffusion"),
-        "pyarrow": ("parquet results", "parquet"),
-        "openpyxl": ("Excel results and labels", "excel"),
-        "datasets": ("hfds: sources", "datasets"),
-        "fastapi": ("acclimate serve", "serve"),
-        "httpx": ("the Python client of the service", "client"),
-        "matplotlib": ("plots", "plot"),
-        "av": ("videos", "video"),
-        "pillow-heif": ("HEIC images", "heic"),
-        "pandas": ("Evaluation.to_pandas", ""),
+    packages = {  # the module to import, what the package is for, and the extra that installs it
+        "numpy": ("numpy", "everything", ""),
+        "onnxruntime": ("onnxruntime", "the bundled model and onnx: models", ""),
+        "torch": ("torch", "hf:, local: and open_clip: models, --device", "torch"),
+        "torchvision": ("torchvision", "open_clip: models, images decoded on a GPU", ""),
+        "transformers": ("transformers.models.clip.modeling_clip", "hf: and local: models", "hf"),
+        "open_clip_torch": ("open_clip", "open_clip: models", "open-clip"),
+        "onnxscript": ("onnxscript", "acclimate convert", "convert"),
+        "diffusers": ("diffusers", "acclimate generate", "diffusion"),
+        "pyarrow": ("pyarrow", "parquet results", "parquet"),
+        "openpyxl": ("openpyxl", "Excel results and labels", "excel"),
+        "datasets": ("datasets", "hfds: sources", "datasets"),
+        "fastapi": ("fastapi", "acclimate serve", "serve"),
+        "httpx": ("httpx", "the Python client of the service", "client"),
+        "matplotlib": ("matplotlib.pyplot", "plots", "plot"),
+        "av": ("av", "videos", "video"),
+        "pillow-heif": ("pillow_heif", "HEIC images", "heic"),
+        "pandas": ("pandas", "Evaluation.to_pandas", ""),
     }
-    for package, (purpose, extra) in packages.items():
+    for package, (module, purpose, extra) in packages.items():
         try:
-            say(f"  {package:16} {version(package):12} {purpose}")
+            line = f"{version(package):12} {purpose}"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                import_module(module)
         except PackageNotFoundError:
-            say(f"  {package:16} {'missing':12} {purpose}; {install_command(extra, package)}")
-    found = [name for name in onnxruntime.get_available_providers() if name.startswith(("CUDA", "CoreML", "Tensorrt"))]
-    with suppress(ImportError):
+            line = f"{'missing':12} {purpose}; {install_command(extra, package)}"
+        except Exception as error:  # a package that does not fit another one fails in many ways
+            line += f"; cannot be imported: {root_cause(error)}"
+        say(f"  {package:16} {line}")
+    found: list[str] = []
+    with suppress(Exception):  # one that cannot be imported is named above
+        import onnxruntime
+
+        providers = onnxruntime.get_available_providers()
+        found += [name for name in providers if name.startswith(("CUDA", "CoreML", "Tensorrt"))]
+    with suppress(Exception):
         import torch
 
         found += [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
