@@ -89,7 +89,7 @@ class Classifier:
         labels: names of the classes, at least two, or one with `reject`; those of the file when `fitted` is given; or a
             `Head` of the same model, whose class vectors are taken as they are.
         encoder: a model's name (see `load_encoder`; the bundled one needs no download), an object with the members of
-            `Encoder`, or open_clip's (model, preprocess, tokenizer).
+            `Encoder`, open_clip's (model, preprocess, tokenizer), or transformers' (model, processor) or pipeline.
         method: name of the method, see `list_methods`; "accord" when not given.
         templates: prompts: a template with `{}`, several, callables, a dict of prompts per class, or the name of a set;
             "single" when not given.

@@ -11,7 +11,6 @@ import pytest
 from acclimate.encoders import Encoder, load_encoder
 from acclimate.encoders.convert import convert
 from acclimate.encoders.onnx import FILES
-from acclimate.encoders.transformers import TransformersEncoder
 from acclimate.errors import InputError, MissingExtraError, ModelError
 from drawn_images import draw
 
@@ -34,7 +33,7 @@ def test_a_transformers_model_gives_its_own_features(tiny_model):
         WORDS, padding="max_length", truncation=True, max_length=16, return_tensors="pt"
     )
     with torch.inference_mode():
-        output = model(input_ids=tokens["input_ids"], pixel_values=torch.from_numpy(images))
+        output = model(**tokens, pixel_values=torch.from_numpy(images))
     features = encoder.encode_images(list(images))
     vectors = encoder.encode_text(WORDS)
     assert features.shape == (5, encoder.dim)
@@ -153,7 +152,7 @@ def test_a_model_without_images_is_refused(tiny_clip, tmp_path):
         vocab_size=300, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
     )
     transformers.BertModel(config).save_pretrained(tmp_path / "bert")
-    with pytest.raises(ModelError, match="is a BertModel, which does not encode images and texts"):
+    with pytest.raises(ModelError, match="BertModel does not encode images and texts as CLIP does: it lacks get_image"):
         load_encoder(f"local:{tmp_path / 'bert'}")
 
 
@@ -170,7 +169,7 @@ def test_an_unavailable_hub_model_says_how_to_get_it(monkeypatch):
 def test_missing_packages_are_named(monkeypatch, tiny_clip):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtraError, match=r"install .*\[hf\]"):
-        TransformersEncoder(str(tiny_clip), local=True)
+        load_encoder(f"local:{tiny_clip}")
     with pytest.raises(MissingExtraError, match=r"converting needs transformers: .*\[convert\]"):
         convert(f"local:{tiny_clip}", Path("onnx"))
     monkeypatch.setitem(sys.modules, "open_clip", None)

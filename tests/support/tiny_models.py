@@ -75,7 +75,8 @@ def save_model(model, folder, kind, size, corpus=CORPUS, vocabulary=300):
 
     transformers.utils.logging.disable_progress_bar()
     model.eval().save_pretrained(folder)
-    save_tokenizer(folder, corpus, vocabulary)
+    # SigLIP's tokenizers send no mask: the model was trained on texts of full length.
+    save_tokenizer(folder, corpus, vocabulary, ["input_ids"] + ["attention_mask"] * (kind == "clip"))
     processor = {
         "image_processor_type": "CLIPImageProcessor" if kind == "clip" else "SiglipImageProcessor",
         "do_resize": True,
@@ -94,7 +95,8 @@ def save_model(model, folder, kind, size, corpus=CORPUS, vocabulary=300):
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
 
 
-def save_tokenizer(folder: Path, corpus: Sequence[str], vocabulary: int) -> None:
+def save_tokenizer(folder: Path, corpus: Sequence[str], vocabulary: int, inputs: Sequence[str], pad: int = 1) -> None:
+    """Save a tokenizer with the tokens <start> (id 0) and <end> (1), one of which also pads."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -111,6 +113,10 @@ def save_tokenizer(folder: Path, corpus: Sequence[str], vocabulary: int) -> None
         single="<start> $A <end>", special_tokens=[("<start>", 0), ("<end>", 1)]
     )
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<start>", eos_token="<end>", pad_token="<end>"
+        tokenizer_object=tokenizer,
+        bos_token="<start>",
+        eos_token="<end>",
+        pad_token=["<start>", "<end>"][pad],
+        model_input_names=list(inputs),
     )
     fast.save_pretrained(folder)

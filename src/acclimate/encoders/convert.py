@@ -17,7 +17,9 @@ from acclimate.encoders.loading import load_encoder
 from acclimate.encoders.onnx import CONFIG, FORMAT, VERSION, OnnxEncoder
 from acclimate.encoders.open_clip import OpenClipEncoder
 from acclimate.encoders.transformers import TransformersEncoder
-from acclimate.errors import InputError, ModelError, missing
+from acclimate.errors import InputError, ModelError, missing, root_cause
+
+LARGEST_GAP = 1e-3  # unit features of a converted model may differ by that much
 
 
 def convert(encoder: Any, folder: Path) -> float:
@@ -49,7 +51,10 @@ def convert(encoder: Any, folder: Path) -> float:
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        _export(encoder, work)
+        try:
+            _export(encoder, work)
+        except Exception as error:  # torch and onnxscript raise many kinds
+            raise ModelError(f"{encoder.source} cannot be converted: {root_cause(error)}") from error
         backend = getattr(encoder.tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise ModelError(f"{encoder.source} cannot be converted: its tokenizer runs in Python; use another model.")
@@ -61,12 +66,16 @@ def convert(encoder: Any, folder: Path) -> float:
             "dim": encoder.dim,
             "context": encoder.context,
             "pad_id": encoder.tokenizer.pad_token_id,
+            "padding": encoder.padding,
+            "padding_side": encoder.tokenizer.padding_side,
             "logit_scale": encoder.logit_scale,
             "logit_bias": encoder.logit_bias,
             "preprocess": asdict(encoder.preprocess),
         }
         (work / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         gap = _largest_gap(encoder, OnnxEncoder(work, "cpu"))
+        if not gap < LARGEST_GAP:
+            raise ModelError(f"{encoder.source} cannot be converted: its features would differ by {gap:.1e}.")
         work.rename(folder)
         return gap
     finally:
@@ -83,24 +92,26 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
             self.forward = forward
 
     pixels = torch.zeros(2, 3, encoder.preprocess.height, encoder.preprocess.width)
-    batch = torch.export.Dim("batch", max=2**16)
+    tokens = encoder.tokens(["a photo of a cat", "dog"], encoder.padding)
+    batch = {0: torch.export.Dim("batch", max=2**16)}
+    text = batch if encoder.padding == "max_length" else batch | {1: torch.export.Dim("length", max=encoder.context)}
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
     exporter.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for tower, example, name, label in (
-                (Tower(encoder.image_features), pixels, "image.onnx", "pixels"),
-                (Tower(encoder.text_features), encoder.token_ids(["a", "b"]), "text.onnx", "ids"),
+            for tower, example, name, labels, sizes in (
+                (Tower(encoder.image_features), (pixels,), "image.onnx", ["pixels"], batch),
+                (Tower(encoder.text_features), tuple(tokens), "text.onnx", ["ids", "mask"], text),
             ):
                 torch.onnx.export(
                     tower.eval(),
-                    (example,),
+                    example,
                     folder / name,
-                    input_names=[label],
+                    input_names=labels[: len(example)],
                     output_names=["features"],
-                    dynamic_shapes=({0: batch},),
+                    dynamic_shapes=(sizes,) * len(example),
                     dynamo=True,
                     external_data=False,
                     verbose=False,

@@ -5,13 +5,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
 from PIL import Image
 
 from acclimate.arrays import Array, HostArray, ordinary_tensors
-from acclimate.errors import InputError, ModelError
+from acclimate.errors import InputError, ModelError, missing, root_cause
 
 
 @runtime_checkable
@@ -23,6 +24,16 @@ class Encoder(Protocol):
         logit_scale: the factor that the model was trained to multiply cosines with.
         logit_bias: the offset that the model was trained to add to logits; 0 for models without one.
         fingerprint: identifies the weights and the preprocessing; "" if unknown.
+
+    Note:
+        An encoder may also have these members, which are used where they are there:
+
+        - `device`: the `torch.device` that it runs on; on a CUDA GPU, images can be prepared and adapted there.
+        - `precision`: "float32", "float16" or "bfloat16", the type in which images are encoded.
+        - `preprocess`: a `Preprocess`, if that is what `prepare` does: views can then be made without it, and images
+          can be resized on a GPU.
+        - `context`: the most tokens of a text that are read.
+        - `text_tower()`: a `TextTower`, which methods that learn prompts need.
     """
 
     dim: int
@@ -52,11 +63,14 @@ KNOWN = (
     "open_clip:ViT-B-32/laion2b_s34b_b79k",
     "open_clip:ViT-L-14/openai",
 )
+OBJECTS = (  # hint for a model that comes without the rest
+    "; pass a model of transformers as (model, processor), and one of open_clip as (model, preprocess, tokenizer)"
+)
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")  # exists on Linux with an NVIDIA driver
 # prefix -> (module, class or function, description of what follows the prefix, example)
 PREFIXES = {
     "onnx": ("onnx", "OnnxEncoder", "a folder made by `acclimate convert`; needs no PyTorch", "onnx:clip/"),
-    "hf": ("transformers", "TransformersEncoder", "a CLIP or SigLIP model on Hugging Face (downloaded)", KNOWN[0]),
+    "hf": ("transformers", "load", "a CLIP or SigLIP model on Hugging Face (downloaded)", KNOWN[0]),
     "local": ("transformers", "load_from_folder", "a folder saved with `save_pretrained`", "local:my-clip/"),
     "open_clip": ("open_clip", "load", "a model and its weights, NAME/TAG (downloaded)", "open_clip:ViT-B-16/openai"),
 }
@@ -113,17 +127,48 @@ def load_encoder(
 
 
 def as_encoder(encoder: Any, device: str, precision: Precision = "auto", compile: bool = False) -> Encoder:
-    """Return the encoder of a name or of open_clip's (model, preprocess, tokenizer), or an encoder as it is."""
+    """Return the encoder of a name or of a model with what prepares its inputs, or an encoder as it is.
+
+    A model is given as open_clip's (model, preprocess, tokenizer), transformers' (model, processor) or
+    (model, image_processor, tokenizer), or as a pipeline of transformers.
+    """
     if isinstance(encoder, str):
         return load_encoder(encoder, device, precision, compile)
+    if all(hasattr(encoder, name) for name in ("model", "image_processor", "tokenizer", "task")):  # a pipeline
+        encoder = (encoder.model, encoder.image_processor, encoder.tokenizer)
+    if isinstance(encoder, tuple) and len(encoder) == 2 and hasattr(encoder[1], "image_processor"):
+        encoder = (encoder[0], encoder[1].image_processor, encoder[1].tokenizer)
     if isinstance(encoder, tuple) and len(encoder) == 3:
-        from acclimate.encoders.open_clip import OpenClipEncoder
+        if hasattr(encoder[0], "config"):
+            from acclimate.encoders.transformers import TransformersEncoder
 
-        return OpenClipEncoder(*encoder, precision=precision, compile=compile)
+            return TransformersEncoder(*encoder, precision=precision, compile=compile)
+        if hasattr(encoder[0], "encode_text"):
+            from acclimate.encoders.open_clip import OpenClipEncoder
+
+            return OpenClipEncoder(*encoder, precision=precision, compile=compile)
     members = ("dim", "logit_scale", "logit_bias", "fingerprint", "prepare", "encode_images", "encode_text")
-    if missing := [name for name in members if not hasattr(encoder, name)]:
-        raise InputError(f"{type(encoder).__name__} is not an encoder: it lacks {', '.join(missing)}.")
+    if lacks := [name for name in members if not hasattr(encoder, name)]:
+        hint = OBJECTS if isinstance(encoder, tuple) or hasattr(encoder, "parameters") else ""
+        raise InputError(f"{type(encoder).__name__} is not an encoder: it lacks {', '.join(lacks)}{hint}.")
     return cast(Encoder, encoder)
+
+
+def import_library(module: str, what: str, extra: str, otherwise: str = "") -> Any:
+    """Import an optional library; `what` needs it, `extra` installs it, and `otherwise` says what else to do.
+
+    Raises:
+        MissingExtraError: it is not installed.
+        ModelError: it is installed, and cannot be imported.
+    """
+    if find_spec(module) is None:
+        raise missing(what, extra, otherwise)
+    try:
+        return import_module(module)
+    except Exception as error:  # a library that does not fit another one fails in many ways
+        raise ModelError(
+            f"{what}, and {module} cannot be imported: {root_cause(error)}; see `acclimate doctor`."
+        ) from error
 
 
 def absolute_model(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.arrays import HostArray
+from acclimate.arrays import HostArray, unit_rows
 from acclimate.encoders.loading import fingerprint_files
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError
@@ -17,6 +17,7 @@ from acclimate.errors import ModelError
 CONFIG = "acclimate.json"
 FILES = ("image.onnx", "text.onnx", "tokenizer.json", CONFIG)
 PACKED = "image.safetensors"  # optional file: weights in 4 bits that image.onnx lacks
+TEXT_INPUTS = {"ids": "ids", "mask": "attention_mask"}  # input of text.onnx -> attribute of a tokenizer's encoding
 FORMAT = "acclimate-onnx"
 VERSION = 1
 
@@ -52,7 +53,13 @@ class OnnxEncoder:
             self.logit_scale = float(config["logit_scale"])
             self.logit_bias = float(config["logit_bias"])
             self.preprocess = Preprocess.from_json(config["preprocess"])
-            self._pad_id = int(config["pad_id"])
+            # Earlier versions converted models of all families as they would CLIP, without a mask of the padding.
+            self._unmasked = "padding" not in config and config["source"].startswith(("hf:", "local:"))
+            self._padding = {
+                "pad_id": int(config["pad_id"]),
+                "direction": config.get("padding_side", "right"),
+                "length": None if config.get("padding") == "longest" else self.context,
+            }
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{folder / CONFIG} is damaged ({error}); convert the model again.") from error
         self._folder = folder
@@ -73,10 +80,24 @@ class OnnxEncoder:
         """Return the features (n, dim) of n texts, truncated to the context length of the model."""
         with self._loading_text:
             if self._text is None:
-                self._tokenizer = _tokenizer(self._folder / "tokenizer.json", self.context, self._pad_id)
-                self._text = _session(self._folder / "text.onnx", self._providers, self._threads)
-        ids = np.array([encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))], np.int64)
-        return np.asarray(self._text.run(None, {"ids": ids})[0])
+                self._tokenizer = _tokenizer(self._folder / "tokenizer.json", self.context, self._padding)
+                text = _session(self._folder / "text.onnx", self._providers, self._threads)
+                if self._unmasked:
+                    self._check_padding(text)
+                self._text = text
+        encodings = self._tokenizer.encode_batch(list(texts))
+        names = [each.name for each in self._text.get_inputs()]
+        tokens = {name: np.array([getattr(e, TEXT_INPUTS[name]) for e in encodings], np.int64) for name in names}
+        return np.asarray(self._text.run(None, tokens)[0])
+
+    def _check_padding(self, text: Any) -> None:
+        """Refuse a model whose features depend on the padding, unless it was trained so, as SigLIP was."""
+        encoding = self._tokenizer.encode("a")
+        ids = np.array([encoding.ids, encoding.ids], np.int64)
+        ids[1, np.array(encoding.attention_mask) == 0] = ids[0, 1]
+        one, other = unit_rows(np.asarray(text.run(None, {"ids": ids})[0]), "features")
+        if not self.logit_bias and not np.allclose(one, other, atol=1e-3):
+            raise ModelError(f"{self._folder} lacks the mask that its texts need; convert the model again.")
 
 
 def _providers(device: str) -> list[Any]:
@@ -114,7 +135,7 @@ def _session(path: Path, providers: list[Any], threads: int, packed: Path | None
         raise ModelError(f"{path} cannot be loaded: {str(error).splitlines()[0]} Convert the model again.") from error
 
 
-def _tokenizer(path: Path, context: int, pad_id: int) -> Any:
+def _tokenizer(path: Path, context: int, padding: dict[str, Any]) -> Any:
     from tokenizers import Tokenizer
 
     try:
@@ -122,7 +143,7 @@ def _tokenizer(path: Path, context: int, pad_id: int) -> Any:
     except Exception as error:  # tokenizers raises bare Exception
         raise ModelError(f"{path} cannot be read ({error}); convert the model again.") from error
     tokenizer.enable_truncation(context)
-    tokenizer.enable_padding(length=context, pad_id=pad_id, pad_token=tokenizer.id_to_token(pad_id) or "")
+    tokenizer.enable_padding(**padding, pad_token=tokenizer.id_to_token(padding["pad_id"]) or "")
     return tokenizer
 
 

@@ -5,9 +5,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from acclimate.arrays import Array, HostArray, to_host
-from acclimate.encoders.loading import Precision, check_precision, torch_device
+from acclimate.encoders.loading import Precision, check_precision, import_library, torch_device
 from acclimate.encoders.preprocess import Preprocess
-from acclimate.errors import ModelError, missing
+from acclimate.errors import ModelError, root_cause
 
 if TYPE_CHECKING:
     from acclimate.encoders.tower import TextTower
@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 def load(name: str, device: str = "auto", precision: Precision = "auto", compile: bool = False) -> "OpenClipEncoder":
     """Load a model by its name and tag; downloads the weights if they are not in the cache."""
-    try:
-        import open_clip
-    except ImportError as error:
-        raise missing(f"open_clip:{name} needs open_clip", "open-clip") from error
+    open_clip = import_library("open_clip", f"open_clip:{name} needs open_clip", "open-clip")
     device = torch_device(device)
     precision = check_precision(precision, device)
     model_name, slash, tag = name.rpartition("/")
@@ -34,11 +31,11 @@ def load(name: str, device: str = "auto", precision: Precision = "auto", compile
         model, _, preprocess = open_clip.create_model_and_transforms(
             model_name, pretrained=tag, force_quick_gelu=quick, device=device
         )
-    except (OSError, RuntimeError, ValueError) as error:
-        raise ModelError(f"cannot load open_clip:{name}: {error}. Check the network, or use a local model.") from error
-    return OpenClipEncoder(
-        model, preprocess, open_clip.get_tokenizer(model_name), f"open_clip:{name}", precision, compile
-    )
+        tokenizer = open_clip.get_tokenizer(model_name)
+    except Exception as error:  # torch, the hub and tokenizers raise many kinds
+        why = root_cause(error) if isinstance(error, ImportError) else error
+        raise ModelError(f"cannot load open_clip:{name}: {why}. Check the network, or use a local model.") from error
+    return OpenClipEncoder(model, preprocess, tokenizer, f"open_clip:{name}", precision, compile)
 
 
 class OpenClipEncoder:
@@ -109,7 +106,7 @@ class OpenClipEncoder:
             return to_host(self.text_features(self.token_ids(texts).to(self.device)).float())
 
     def token_ids(self, texts: Sequence[str]) -> Any:
-        """Return the token ids of n texts as a tensor (n, context)."""
+        """Return the token ids of n texts as a tensor (n, context), padded."""
         with self.tokenizing:
             return self.tokenizer(list(texts))
 
@@ -117,8 +114,8 @@ class OpenClipEncoder:
         """Run the model on a tensor of pixels (n, 3, h, w)."""
         return self.model.encode_image(pixels)
 
-    def text_features(self, ids: Any) -> Any:
-        """Run the model on a tensor of token ids."""
+    def text_features(self, ids: Any, mask: Any = None) -> Any:
+        """Run the model on token ids (n, length); open_clip's models need no mask of the padding."""
         return self.model.encode_text(ids)
 
     def text_tower(self) -> "TextTower":

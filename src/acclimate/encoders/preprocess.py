@@ -69,31 +69,41 @@ class Preprocess:
 
     @classmethod
     def from_processor(cls, config: Mapping[str, Any]) -> "Preprocess":
-        """Read the preprocessor_config.json of a transformers model.
+        """Read the settings of an image processor of transformers; ModelError for what acclimate does not do.
 
         Note:
             The centre is cropped as in the preprocessing that CLIP models were trained with, which is torchvision's.
             The processors of transformers begin one pixel earlier where 3, 7, 11, ... pixels are cut off.
         """
-        size = config["size"]
+        size = config.get("size") or {}
         crop = config.get("crop_size")
         if isinstance(size, int):
             size = {"shortest_edge": size}
         if isinstance(crop, int):
             crop = {"height": crop, "width": crop}
+        known = ("do_center_crop", "do_convert_rgb", "do_normalize", "do_rescale", "do_resize")
+        asked = [name for name, value in config.items() if name.startswith("do_") and value and name not in known]
+        if config.get("do_resize") is False:
+            asked.append("do_resize: false")
+        if asked:
+            raise ModelError(f"the image processor asks for {', '.join(asked)}, which acclimate does not support.")
         short_side = size.get("shortest_edge")
         if short_side is None and config.get("do_center_crop") and crop not in (None, size):
             raise ModelError("acclimate does not support how this model resizes and crops images; use another model.")
         target = crop if short_side is not None and config.get("do_center_crop", True) and crop else size
         if "height" not in target:
             raise ModelError("acclimate does not support models that take images of any shape; use another model.")
+        # Pixels are scaled to 0 to 1 before they are normalised; another scale, or none, is one of mean and std.
+        scale = 255 * config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 255.0
+        normalize = config.get("do_normalize", True)
+        mean, std = (config["image_mean"], config["image_std"]) if normalize else ((0.0,) * 3, (1.0,) * 3)
         return cls(
             height=target["height"],
             width=target["width"],
             short_side=short_side,
             resample=Image.Resampling(int(config.get("resample", Image.Resampling.BICUBIC))).name.lower(),
-            mean=tuple(config["image_mean"]),
-            std=tuple(config["image_std"]),
+            mean=(mean[0] / scale, mean[1] / scale, mean[2] / scale),
+            std=(std[0] / scale, std[1] / scale, std[2] / scale),
             crop="round",
         )
 

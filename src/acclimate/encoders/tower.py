@@ -175,7 +175,7 @@ class TextTower:
     Args:
         model: has a CLIP text tower, whose table of embeddings is called `token_embedding`.
         token_ids: maps n texts to token ids (n, context): a start, the words, an end, padding.
-        text_features: maps token ids to features (n, d).
+        text_features: maps token ids (n, length), and a mask that is 0 for their padding, to features (n, d).
 
     Attributes:
         table: the model's own table of embeddings.
@@ -187,7 +187,10 @@ class TextTower:
     """
 
     def __init__(
-        self, model: Any, token_ids: Callable[[Sequence[str]], Tensor], text_features: Callable[[Tensor], Tensor]
+        self,
+        model: Any,
+        token_ids: Callable[[Sequence[str]], Tensor],
+        text_features: Callable[[Tensor, Tensor], Tensor],
     ) -> None:
         tables = [each for name, each in model.named_modules() if name.rpartition(".")[2] == "token_embedding"]
         if not tables:
@@ -225,9 +228,14 @@ class TextTower:
         """Encode prompts with embeddings (n, length, width) to features (n, d); the ids say where each prompt ends."""
         self._given.embeddings = embeddings.to(self.table.weight.dtype)
         try:
-            return self._text_features(ids)
+            return self._features(ids)
         finally:
             self._given.embeddings = None
+
+    def _features(self, ids: Tensor) -> Tensor:
+        ends = torch.tensor(self._ends(ids), device=ids.device)
+        mask = torch.arange(ids.shape[1], device=ids.device) <= ends[:, None]
+        return self._text_features(ids, mask.long())
 
     def read(self, texts: Sequence[str], before: int = 0, shorten: bool = False) -> tuple[Tensor, list[int]]:
         """Return token ids (n, length) of texts with room for `before` tokens after the start, and their ends.
@@ -249,7 +257,7 @@ class TextTower:
         """Return True if padding can be left out, as in a causal tower; refuse a tower that looks ahead."""
         whole, ends = self.read(["a"])
         with torch.no_grad():
-            expected = self._text_features(whole)
+            expected = self._features(whole)
             own = self.table(whole)
             same, moved = (
                 torch.allclose(self.encode(each, whole), expected, atol=1e-4) for each in (own, own.flip(-1))
@@ -257,7 +265,7 @@ class TextTower:
             if moved or not same:
                 raise ModelError(_cannot(model, "it does not read its table of embeddings"))
             try:
-                found = self._text_features(whole[:, : ends[0] + 1])
+                found = self._features(whole[:, : ends[0] + 1])
             except (RuntimeError, ValueError, IndexError):  # some towers take prompts of full length only
                 return False
         cosine = torch.nn.functional.cosine_similarity(found.float(), expected.float())
