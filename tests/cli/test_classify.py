@@ -328,13 +328,17 @@ def test_convert(invoke, tiny_clip, tmp_path):
     assert "exists" in invoke("convert", f"local:{tiny_clip}", "--to", "made/clip", exit_code=2).stderr
 
 
-def test_models_methods_and_doctor_list_what_is_installed(invoke):
+def test_models_and_methods_are_listed(invoke):
     assert "open_clip:ViT-B-16/openai" in invoke("models").stdout
     listed = invoke("methods").stdout
     assert "positive_capacity: int = 3\n                entries per class (the paper's shot capacity)." in listed
     assert "negative_keep: Literal['lowest', 'highest'] = 'lowest'" in listed
     assert "episodic; states merge by union; needs views" in listed
     assert "online; states merge by sum; needs features only" in listed
+
+
+@pytest.mark.slow  # it imports all optional packages
+def test_doctor_lists_what_is_installed(invoke):
     output = invoke("doctor").stdout
     assert f"numpy            {np.__version__}" in output
     assert "text cache" in output
