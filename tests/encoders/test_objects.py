@@ -71,7 +71,7 @@ def test_a_tokenizer_without_padding_is_refused_with_a_reason(parts):
 @pytest.mark.parametrize(
     ("settings", "scale", "mean", "std"),
     [
-        ({"do_normalize": False}, 1 / 255, 0.0, 1.0),
+        ({"do_normalize": False, "image_mean": None, "image_std": None}, 1 / 255, 0.0, 1.0),
         ({"do_rescale": False}, 1.0, 0.5, 0.25),
         ({"do_rescale": False, "do_normalize": False}, 1.0, 0.0, 1.0),
         ({"rescale_factor": 2 / 255}, 2 / 255, 0.5, 0.25),
@@ -113,6 +113,16 @@ def test_an_image_processor_that_does_more_than_its_settings_say_is_refused(part
     changed = Mirrored(**image_processor.to_dict())
     with pytest.raises(ModelError, match="Mirrored prepares images otherwise than by resizing, cropping and norm"):
         as_encoder((model, changed, tokenizer), "auto")
+
+
+def test_a_crop_of_both_sides_resized_is_refused(tiny_clip):
+    loaders = (transformers.AutoModel, transformers.AutoImageProcessor, transformers.AutoTokenizer)
+    model, image_processor, tokenizer = (loader.from_pretrained(tiny_clip) for loader in loaders)
+    changed = type(image_processor)(**image_processor.to_dict() | {"size": {"height": 48, "width": 48}})
+    with pytest.raises(ModelError, match="prepares images otherwise than by resizing, cropping and normalising"):
+        as_encoder((model, changed, tokenizer), "auto")
+    with pytest.raises(InputError, match=r"as \(model, image_processor, tokenizer\), in this order"):
+        as_encoder((model, tokenizer, image_processor), "auto")
 
 
 def test_text_features_of_other_pixels_are_not_reused(tiny_clip, tmp_path):

@@ -6,18 +6,17 @@ import shutil
 import tempfile
 import warnings
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from acclimate.arrays import to_host, unit_rows
-from acclimate.encoders.loading import load_encoder
+from acclimate.encoders.loading import import_library, load_encoder
 from acclimate.encoders.onnx import CONFIG, FORMAT, VERSION, OnnxEncoder
 from acclimate.encoders.open_clip import OpenClipEncoder
 from acclimate.encoders.transformers import TransformersEncoder
-from acclimate.errors import InputError, ModelError, missing, root_cause
+from acclimate.errors import InputError, ModelError, root_cause
 
 LARGEST_GAP = 1e-3  # unit features of a converted model may differ by that much
 
@@ -40,8 +39,7 @@ def convert(encoder: Any, folder: Path) -> float:
     if folder.exists():
         raise InputError(f"{folder} exists; choose another folder, or remove it first.")
     for package in ("torch", "transformers", "onnx", "onnxscript"):
-        if find_spec(package) is None:
-            raise missing(f"converting needs {package}", "convert", "the converted model does not")
+        import_library(package, f"converting needs {package}", "convert", "the converted model does not")
     if isinstance(encoder, str):
         encoder = load_encoder(encoder, "cpu")
     if not isinstance(encoder, TransformersEncoder):

@@ -77,10 +77,6 @@ class Preprocess:
         """
         size = config.get("size") or {}
         crop = config.get("crop_size")
-        if isinstance(size, int):
-            size = {"shortest_edge": size}
-        if isinstance(crop, int):
-            crop = {"height": crop, "width": crop}
         known = ("do_center_crop", "do_convert_rgb", "do_normalize", "do_rescale", "do_resize")
         asked = [name for name, value in config.items() if name.startswith("do_") and value and name not in known]
         if config.get("do_resize") is False:
@@ -88,8 +84,6 @@ class Preprocess:
         if asked:
             raise ModelError(f"the image processor asks for {', '.join(asked)}, which acclimate does not support.")
         short_side = size.get("shortest_edge")
-        if short_side is None and config.get("do_center_crop") and crop not in (None, size):
-            raise ModelError("acclimate does not support how this model resizes and crops images; use another model.")
         target = crop if short_side is not None and config.get("do_center_crop", True) and crop else size
         if "height" not in target:
             raise ModelError("acclimate does not support models that take images of any shape; use another model.")

@@ -13,7 +13,7 @@ from acclimate.arrays import HostArray, to_host, unit_rows
 from acclimate.encoders.loading import Precision, check_precision, fingerprint_files, import_library, torch_device
 from acclimate.encoders.open_clip import OpenClipEncoder
 from acclimate.encoders.preprocess import Preprocess
-from acclimate.errors import ModelError, root_cause
+from acclimate.errors import InputError, ModelError, root_cause
 
 WITHOUT_TORCH = "or convert the model with `acclimate convert` on a machine that has them, and load it as onnx:DIR"
 
@@ -38,8 +38,9 @@ def load(
     local: bool = False,
 ) -> "TransformersEncoder":
     """Load a model by its id on the Hugging Face Hub, or from a folder; one that is not in the cache is downloaded."""
-    transformers = import_library("transformers", f"{name} needs PyTorch and transformers", "hf", WITHOUT_TORCH)
-    import_library("torch", f"{name} needs PyTorch and transformers", "hf", WITHOUT_TORCH)
+    what = f"{name} needs PyTorch and transformers"
+    import_library("torch", what, "hf", WITHOUT_TORCH)
+    transformers = import_library("transformers", what, "hf", WITHOUT_TORCH)
     device = torch_device(device)
     precision = check_precision(precision, device)
     with _loading(transformers, name, local):
@@ -91,6 +92,8 @@ class TransformersEncoder(OpenClipEncoder):
                 f"{self.source} does not encode images and texts as CLIP does: it lacks {', '.join(lacks)}; "
                 "use a CLIP or SigLIP model."
             )
+        if not hasattr(image_processor, "to_dict") or not hasattr(tokenizer, "pad_token_id"):
+            raise InputError("give a model of transformers as (model, image_processor, tokenizer), in this order.")
         if tokenizer.pad_token_id is None:
             raise ModelError(
                 "the tokenizer has no padding token; set tokenizer.pad_token, for instance to its eos_token."
@@ -102,8 +105,8 @@ class TransformersEncoder(OpenClipEncoder):
         # Models of this kind were trained on texts of full length, and their tokenizers choose whether to mask it.
         self.padding = "max_length" if "siglip" in model.config.model_type else "longest"
         super().__init__(model, preprocess, tokenizer, fingerprint, precision, compile)
-        affine = (tuple(config["image_mean"]), tuple(config["image_std"]))
-        if fingerprint and (affine != (preprocess.mean, preprocess.std) or self._mask_matters()):
+        earlier = tuple(config["image_mean"] or ()), tuple(config["image_std"] or ())
+        if fingerprint and (earlier != (preprocess.mean, preprocess.std) or self._mask_matters()):
             self.fingerprint += "+mask"  # earlier versions had other features
 
     def encode_text(self, texts: Sequence[str]) -> HostArray:
@@ -165,7 +168,7 @@ def _check_pixels(preprocess: Preprocess, image_processor: Any) -> None:
     ramp = np.linspace(0, 255, 300)
     red, green = np.meshgrid(ramp, ramp[:200])
     image = Image.fromarray(np.stack([red, green, red[:, ::-1] / 2], axis=-1).astype(np.uint8))
-    expected = np.asarray(image_processor(images=image, return_tensors="np")["pixel_values"][0])
+    expected = np.asarray(image_processor(images=image, return_tensors="pt")["pixel_values"][0])
     found = preprocess(image)
     # Smooth images are hardly changed by another rounding, or by a crop that begins one pixel later.
     if expected.shape != found.shape or (np.abs(expected - found).mean(axis=(1, 2)) * preprocess.std).max() > 0.01:
