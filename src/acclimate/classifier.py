@@ -296,8 +296,8 @@ class Classifier:
 
         Args:
             images: a path, Pillow image, array or tensor (h, w, c) or (c, h, w), or encoded bytes; or many: a folder, a
-                glob pattern or another source (see `acclimate.sources.open_source`), a list of any of these, or an
-                array of images.
+                glob pattern or another source (see `acclimate.sources.open_source`), a list of any of these, an array
+                of images, or rows, tuples and batches that hold images (see `acclimate.sources.rows.images_in`).
             top_k: how many answers to name; all when not given.
             adapt: learn from these images (never while frozen).
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, InputError, RunError
-from acclimate.images.opening import limit_pixels, pixel_limit
+from acclimate.images.opening import PreparedImage, limit_pixels, pixel_limit
 from acclimate.reading import walk
 from acclimate.reading.walk import Preparer, encode_ahead
 from acclimate.sources.source import Sample, file_sample
@@ -362,3 +362,17 @@ def test_a_gpu_gives_what_the_cpu_gives(tiny_clip, images, decoder, views):
     cosines = (found * expected[2]).sum(-1) / np.linalg.norm(found, axis=-1) / np.linalg.norm(expected[2], axis=-1)
     assert np.median(cosines) > 0.998  # equalising a view enlarges what nvJPEG rounds differently
     assert cosines.reshape(len(found), -1)[:, 0].min() > 0.98
+
+
+@pytest.mark.usefixtures("on_device")
+def test_prepared_images_are_encoded_as_they_are(encoder):
+    pictures = [draw("red", seed) for seed in range(4)]
+    prepared = [PreparedImage(encoder.prepare(each)) for each in pictures]
+    mixed = [prepared[0], pictures[1], PreparedImage(torch.as_tensor(prepared[2].pixels)), pictures[3]]
+    preparer = Preparer(encoder, decoder="pillow")
+    assert preparer.gpu
+    (batch,) = encode_ahead(mixed, preparer)
+    expected = encoder.encode_images([each.pixels for each in prepared])
+    np.testing.assert_allclose(batch.features, expected / expected.norm(dim=1, keepdim=True), atol=1e-4)
+    (refused,) = encode_ahead([PreparedImage(np.zeros((3, 5, 5), np.float32))], preparer)
+    assert "its pixel_values have the shape (3, 5, 5), and the model takes (3, 32, 32)" in refused.errors[0]

@@ -79,6 +79,13 @@ def lacking_for_heif() -> str:
 
 
 @dataclass(frozen=True)
+class PreparedImage:
+    """Pixels (3, h, w) that somebody else has prepared for a model: resized, cropped and normalised."""
+
+    pixels: Any
+
+
+@dataclass(frozen=True)
 class Examined:
     """An image file whose cost is known and bounded, not yet decoded.
 
@@ -318,7 +325,8 @@ def _from_array(array: HostArray) -> Image.Image:
         high = float(array.max())
         if not (low >= -FLOAT_TOLERANCE and high <= 1 + FLOAT_TOLERANCE):  # NaN is refused, too
             raise ImageError(
-                f"the floats of an image must lie between 0 and 1, before normalising, got {low:g} to {high:g}"
+                f"the floats of an image must lie between 0 and 1, before normalising, got {low:g} to {high:g}; "
+                'what was prepared for the model is passed as {"pixel_values": pixels}'
             )
         array = np.clip(array * 255.0, 0, 255).round().astype(np.uint8)
     if array.dtype != np.uint8:

@@ -25,10 +25,10 @@ import torch
 from torch.nn.functional import interpolate, pad
 from torch.utils.data import DataLoader
 
-from acclimate.arrays import Array, HostArray
+from acclimate.arrays import Array, HostArray, to_host
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, RunError, lacking
-from acclimate.images.opening import date_taken, examine_image, open_image, read_path, unreadable
+from acclimate.images.opening import PreparedImage, date_taken, examine_image, open_image, read_path, unreadable
 from acclimate.reading.walk import Preparer, ReadImage, describe, precision_of, read_ahead
 from acclimate.sources.source import read_file
 from acclimate.views.augment import ModelInput
@@ -128,6 +128,9 @@ class ImageReader:
     def __init__(self, preparer: Preparer) -> None:
         self.preparer = preparer
         self.preprocess: Any = preparer.encoder.prepare
+        target = ModelInput.of(self.preprocess)
+        self.gain = target.gain[:, None, None]
+        self.offset = target.offset[:, None, None]
 
     def chunks(self, numbered: Iterator[tuple[int, Any]], batch_images: int) -> Iterator[list[ReadImage]]:
         """Yield what each worker is given at once; no chunk belongs to two batches."""
@@ -159,6 +162,9 @@ class ImageReader:
         task = task._replace(source=None, jpeg=None)
         try:
             with unreadable():
+                if isinstance(source, PreparedImage):  # all are normalised on the GPU
+                    normalised = to_host(self.preparer.accept(source))
+                    return task._replace(inputs=(normalised - self.offset) / self.gain)
                 source = read() if callable(read) else source
                 source = read_path(source) if isinstance(source, (str, os.PathLike)) else source
                 if keep_jpeg and isinstance(source, (bytes, bytearray)):
@@ -193,10 +199,9 @@ class BatchEncoder:
         self.preparing, self.encoding = streams(self.device)
         if self.encoding is not None:
             self.encoding.wait_stream(torch.cuda.current_stream(self.device))  # the model was loaded there
-        target = ModelInput.of(reader.preprocess)
         with torch.cuda.stream(self.preparing):
-            self.gain = self._upload(target.gain[:, None, None])
-            self.offset = self._upload(target.offset[:, None, None])
+            self.gain = self._upload(reader.gain)
+            self.offset = self._upload(reader.offset)
 
     def __call__(self, batch: Sequence[ReadImage]) -> tuple[list[ReadImage], Array, Any]:
         """Return the images, the features of those that could be read, and the event after which these are there."""

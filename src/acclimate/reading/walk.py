@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
@@ -16,7 +16,7 @@ from acclimate.arrays import Array, HostArray, as_floats, move, unit_rows
 from acclimate.encoders import Encoder
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, InputError
-from acclimate.images.opening import date_taken, open_image, unreadable
+from acclimate.images.opening import PreparedImage, date_taken, open_image, unreadable
 from acclimate.run import Batch
 from acclimate.views import KINDS, Kind
 from acclimate.views.augment import AREA, LARGE, ModelInput, ViewPlan, draw_plan, make_views
@@ -194,6 +194,21 @@ class Preparer:
         like = original if isinstance(views, np.ndarray) or not hasattr(self.encoder, "device") else views
         return [move(original, like), *move(views, like), *(move(each, like) for each in generated)]
 
+    @cached_property
+    def _own_input(self) -> Any:
+        """What the encoder makes of an image."""
+        return self.encoder.prepare(Image.new("RGB", (64, 64)))
+
+    def accept(self, image: PreparedImage) -> Any:
+        """Return an image that was prepared elsewhere as the encoder's input; ImageError if it is not of that shape."""
+        if self.views > 1:
+            raise ImageError("other views cannot be made of pixel_values; pass the image itself")
+        shape = tuple(image.pixels.shape)
+        wanted = tuple(self._own_input.shape)
+        if shape != wanted:
+            raise ImageError(f"its pixel_values have the shape {shape}, and the model takes {wanted}")
+        return move(image.pixels, self._own_input)
+
     def encode(self, prepared: Sequence[list[Any]]) -> Array:
         """Return the features (n, d), or (n, V, d) for many views, of n prepared images."""
         inputs = [view for each in prepared for view in each]
@@ -233,7 +248,8 @@ def encode_ahead(
     """Encode images in order, batch by batch; reading and preparing run ahead: in threads, or for a GPU in processes.
 
     Args:
-        images: paths, encoded bytes, arrays, Pillow images, or objects with `read` (encoded bytes) and `name`.
+        images: paths, encoded bytes, arrays, Pillow images, prepared images, or objects with `read` (encoded bytes)
+            and `name`.
         preparer: how images are prepared, and by which encoder they are encoded.
         batch_size: images, counting views, that the encoder is given at once; `default_batch_size(encoder)` when not
             given.
@@ -281,6 +297,8 @@ def _read(preparer: Preparer, item: tuple[int, Any]) -> ReadImage:
     task = ReadImage(index, *describe(image))
     try:
         with unreadable():
+            if isinstance(image, PreparedImage):
+                return task._replace(inputs=[preparer.accept(image)])
             read = getattr(image, "read", None)
             opened = open_image(read() if callable(read) else image, upright=preparer.upright)
             return task._replace(inputs=preparer(index, opened, task.name), taken=date_taken(opened))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, NoReturn, TextIO, TypeVar
 
@@ -19,6 +20,7 @@ from acclimate.arrays import HostArray
 from acclimate.errors import ImageError, InputError, reason, same_words
 from acclimate.files import open_regular, read_regular
 from acclimate.images.opening import MAX_BYTES, URL, open_image
+from acclimate.sources.rows import image_of, images_in
 
 # prefix -> the module whose `open_samples` lists such a source, imported when it is needed
 PREFIXES = {"coop": "coop_splits", "wds": "webdataset", "hfds": "hf_datasets"}
@@ -174,10 +176,14 @@ def open_source(
 def is_one(images: Any) -> bool:
     """Return True if this is a single image: a path, encoded bytes, a Pillow image, an array, or something with `read`.
 
+    So is the row of a dataset with an image.
+
     Examples:
         >>> is_one("photo.jpg"), is_one(["photo.jpg"]), is_one("photos/*.jpg")
         (True, False, False)
     """
+    if isinstance(images, Mapping):
+        return set(images) == {"bytes", "path"} or is_one(image_of(images))
     if isinstance(images, (str, os.PathLike)):
         return not _lists_images(images)
     if is_array_api_obj(images):
@@ -190,15 +196,16 @@ def each_image(images: Any) -> Iterator[Any]:
 
     Args:
         images: one image (see `is_one`), a source (see `open_source`), an array of images (n, ...), or any of these in
-            an iterable, which is read as the images are needed.
+            an iterable, which is read as the images are needed; the rows, tuples or batches of a dataset or of a
+            `DataLoader`, too (see `images_in`).
     """
-    several: Iterable[Any] = [images] if is_one(images) or isinstance(images, (str, os.PathLike)) else images
-    if not isinstance(several, Iterable) or isinstance(several, Mapping):
+    several = [images] if is_one(images) or isinstance(images, (str, os.PathLike, Mapping)) else images
+    if not isinstance(several, Iterable):
         raise InputError(
             "pass an image (a path, encoded bytes, a Pillow image or an array) or several of them, "
             f"got {type(images).__name__}."
         )
-    for image in several:
+    for image in chain.from_iterable(map(images_in, several)):
         if isinstance(image, (str, os.PathLike)) and _lists_images(image):
             yield from open_source(image)
         else:
