@@ -175,7 +175,7 @@ def test_freeze_reset_save_load(classifier, encoder, paths, tmp_path):
     frozen = classifier(paths[20:])
     assert classifier(paths[20:]) == frozen
     other = Classifier(LABELS, encoder, cache=tmp_path)
-    other.load(tmp_path / "site.safetensors")
+    other.continue_from(tmp_path / "site.safetensors")
     other.freeze()
     assert other(paths[20:]) == frozen
     other.unfreeze()
@@ -186,7 +186,7 @@ def test_freeze_reset_save_load(classifier, encoder, paths, tmp_path):
 def test_a_new_start_remembers_no_duplicates(encoder, paths, tmp_path):
     classifier = Classifier(LABELS, encoder, skip_duplicates=True, cache=tmp_path)
     classifier.save(tmp_path / "new.safetensors")
-    for forget in (classifier.reset, lambda: classifier.load(tmp_path / "new.safetensors")):
+    for forget in (classifier.reset, lambda: classifier.continue_from(tmp_path / "new.safetensors")):
         assert [each.refused is None for each in classifier.stream(paths[:1] * 2)] == [True, False]
         forget()
 
@@ -206,11 +206,11 @@ def test_a_state_of_another_model_or_other_prompts_is_refused(classifier, encode
     classifier(paths[:5])
     classifier.save(tmp_path / "s.safetensors")
     with pytest.raises(StateError, match="5 classes against 2"):
-        Classifier(["fox", "owl"], encoder, cache=tmp_path).load(tmp_path / "s.safetensors")
+        Classifier(["fox", "owl"], encoder, cache=tmp_path).continue_from(tmp_path / "s.safetensors")
     with pytest.raises(StateError, match=r"the class vectors differ \(another model or other prompts\)"):
-        Classifier(LABELS, encoder, templates="the large {}", cache=tmp_path).load(tmp_path / "s.safetensors")
+        Classifier(LABELS, encoder, templates="the large {}", cache=tmp_path).continue_from(tmp_path / "s.safetensors")
     with pytest.raises(StateError, match="rounds 2 against 1"):
-        Classifier(LABELS[::-1], encoder, cache=tmp_path, rounds=1).load(tmp_path / "s.safetensors")
+        Classifier(LABELS[::-1], encoder, cache=tmp_path, rounds=1).continue_from(tmp_path / "s.safetensors")
 
 
 def test_a_state_follows_labels_that_changed(classifier, encoder, paths, tmp_path):
@@ -220,14 +220,14 @@ def test_a_state_follows_labels_that_changed(classifier, encoder, paths, tmp_pat
     classifier.save(tmp_path / "s.safetensors")
     other = Classifier(["fox", *LABELS[3::-1]], encoder, cache=tmp_path)
     with pytest.warns(UserWarning, match=r"the labels have changed since .*; new: fox; gone: dog\. What was learnt"):
-        other.load(tmp_path / "s.safetensors")
+        other.continue_from(tmp_path / "s.safetensors")
     assert other.labels == ("fox", *LABELS[3::-1])
     assert np.array_equal(other.adapter.learnt()["samples"], [0.0, *classifier.adapter.learnt()["samples"][3::-1]])
     assert [each.label for each in other.corrections] == ["cat"]
     assert other(paths[0])[0]["label"] == "cat"
     shuffled = Classifier(LABELS[::-1], encoder, cache=tmp_path)
     with pytest.warns(UserWarning, match="their order is another"):
-        shuffled.load(tmp_path / "s.safetensors")
+        shuffled.continue_from(tmp_path / "s.safetensors")
     assert shuffled(paths[2], adapt=False) == classifier(paths[2], adapt=False)
 
 
@@ -486,7 +486,7 @@ def test_corrections_by_image_and_by_id(classifier, encoder, paths, tmp_path):
     assert [each.id for each in again] == [None, None, seen]
     classifier.save(tmp_path / "state.safetensors")
     restarted = Classifier(LABELS, encoder, cache=tmp_path / "cache")
-    restarted.load(tmp_path / "state.safetensors")
+    restarted.continue_from(tmp_path / "state.safetensors")
     assert restarted.corrections == classifier.corrections
     with pytest.raises(InputError, match="pass the image instead"):
         restarted.correct(first.id, other)
@@ -498,7 +498,7 @@ def test_corrections_by_image_and_by_id(classifier, encoder, paths, tmp_path):
 def test_a_corrected_image_is_known_at_any_position_with_any_views(encoder, paths, tmp_path):
     def labels_of(path, views):
         classifier = Classifier(LABELS, encoder, views=views, cache=tmp_path)
-        classifier.load(path)
+        classifier.continue_from(path)
         return classifier.predict(paths[:6], adapt=False)[[2, 5]].tolist()
 
     for views in (1, 8):

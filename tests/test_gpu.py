@@ -43,9 +43,9 @@ def test_views_few_shots_corrections_and_states(tiny_clip, photos, tmp_path):
         for each in (one, other):
             each.correct(pictures[3], LABELS[1])
             each.save(tmp_path / "state.safetensors")
-            each.load(tmp_path / "state.safetensors")
+            each.continue_from(tmp_path / "state.safetensors")
         assert other.head.class_vectors.device.type == "cuda"
-        one.load(tmp_path / "state.safetensors")  # the state of the GPU
+        one.continue_from(tmp_path / "state.safetensors")  # the state of the GPU
         found, expected = (each.predict_proba(pictures[:4], adapt=False) for each in (other, one))
         np.testing.assert_allclose(found, expected, atol=0.05)
         assert found[3].argmax() == 1

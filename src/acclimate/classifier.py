@@ -2,9 +2,11 @@
 
 import json
 import os
+import pickle
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, overload
@@ -14,7 +16,7 @@ from PIL import Image
 
 from acclimate.arrays import HostArray, to_host
 from acclimate.encoders import BUNDLED, Encoder, Precision, as_encoder
-from acclimate.errors import ImageError, InputError, as_words, nearest
+from acclimate.errors import ImageError, InputError, ModelError, StateError, as_words, nearest
 from acclimate.evidence import Head
 from acclimate.files import read_snapshot
 from acclimate.methods import (
@@ -34,7 +36,8 @@ from acclimate.methods import (
     save_state,
     takes_kinds,
 )
-from acclimate.methods.gates import Gate, NearDuplicates, Rejector
+from acclimate.methods.exclusive import Turn, exclusive
+from acclimate.methods.gates import Gate, NearDuplicates, Rejector, dump_gates, restore_gates
 from acclimate.predict import Prediction, Predictions, SecondAnswers, adapt_batch, refuse_none
 from acclimate.prompts import (
     LearnedPrompts,
@@ -60,6 +63,9 @@ from acclimate.views.generated import Generator as ImageGenerator
 from acclimate.views.generated import open_generator
 
 OneImage: TypeAlias = str | os.PathLike[str] | bytes | Image.Image
+SAVED = "classifier"  # the note of a state that holds the arguments of the classifier
+ARGUMENTS = ("templates", "views", "views_kind", "expand", "unsure")  # attributes that it holds
+GATES = "gates"  # the note of a state that holds what the gates remember
 RECENT_IMAGES = 1000  # images that can be corrected by their ids
 Progress = Callable[[str, int, int], None]  # the stage, the steps done since the last call, and their total
 
@@ -84,6 +90,10 @@ class Classifier:
     """Classifies images and adapts to them as it goes; `freeze` it to answer without learning.
 
     Few-shot methods do not learn as they go: `fit` them to labelled images first.
+
+    Threads may share a classifier: they encode at the same time, and each batch of images is answered and learnt by one
+    of them. Labels must not change while another thread is in `classify`. A classifier can be pickled and copied; the
+    copy learns by itself. A model that was loaded by name is loaded again where it is unpickled, and copies share it.
 
     Args:
         labels: names of the classes, at least two, or one with `reject`; those of the file when `fitted` is given; or a
@@ -155,6 +165,7 @@ class Classifier:
         method = method or DEFAULT_METHOD
         require(find_method(method), views=views > 1, text=True, labels=True)
         self.expand = expand and fitted is None and takes_kinds(find_method(method))
+        self.turn = Turn()  # a thread holds it while it reads or changes what was learnt
         self.encoder: Encoder = as_encoder(encoder, device, precision, compile)
         self.model = encoder if isinstance(encoder, str) else type(self.encoder).__name__
         self.cache = cache
@@ -185,6 +196,26 @@ class Classifier:
             elif templates is not None:
                 raise InputError("the prompts of these labels come from the fitted file; leave the templates out.")
         self._begin(reject, progress)
+
+    @exclusive
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Classifier":
+        twin = object.__new__(type(self))
+        shared = (self.encoder, self.preparer.generator, self.head)
+        memo.update({id(self): twin} | {id(each): each for each in shared})
+        vars(twin).update(deepcopy(vars(self), memo))
+        return twin
+
+    @exclusive
+    def __getstate__(self) -> dict[str, Any]:
+        for model in (self.encoder, self.preparer.generator):
+            try:
+                getattr(model, "loaded_from", ()) or pickle.dumps(model)
+            except Exception as error:  # pickle raises whatever the object raises
+                raise ModelError(
+                    f"this classifier cannot be pickled, as its {type(model).__name__} cannot: {error}. Load the model "
+                    "by its name."
+                ) from error
+        return vars(self) | {"_recent": dict(self._recent)}
 
     def __repr__(self) -> str:
         named = ", ".join(map(repr, self.labels[:5])) + (", ..." if len(self.labels) > 5 else "")
@@ -405,6 +436,7 @@ class Classifier:
             "views_kind": self.views_kind if self.views > 1 else "",
         }
 
+    @exclusive
     def answer(self, batch: Batch, top_k: int = 5, *, first_id: int | None = None, learn: bool = True) -> Predictions:
         """Answer an encoded batch, and learn from it; `first_id` is the id of position 0 in the state.
 
@@ -443,6 +475,7 @@ class Classifier:
         batches = self.batches(images, len(self.labels) + self.rejects, learn=adapt)
         return np.concatenate([np.empty((0, len(self.labels))), *(batch.probs for batch in batches)])
 
+    @exclusive
     def correct(self, image_or_id: Any, label: str) -> int:
         """Correct the label of an image, even while frozen; returns the id of the correction.
 
@@ -469,6 +502,7 @@ class Classifier:
         name, feature = self._recent[id]
         return self.adapter.corrections.correct(feature[None], label_index, ids=[id], names=[name])[0]
 
+    @exclusive
     def undo(self, id: int) -> None:
         """Take a correction back, as if it had never been made."""
         self.adapter.corrections.undo([id])
@@ -478,14 +512,16 @@ class Classifier:
         """The corrections, sorted by id."""
         return list(self.adapter.corrections)
 
+    @exclusive
     def add_labels(self, labels: Sequence[str]) -> None:
         """Add classes; what was learnt of the others stays."""
         if self.templates is None:
-            raise InputError("the prompts of the fitted file are not known, so no label can be added; fit again.")
+            raise InputError("the prompts of the labels are not in the file, so no label can be added; begin anew.")
         every = clean_labels([*self.labels, *labels])
         refuse_none(every if self.rejects else ())
         self._relabel(every)
 
+    @exclusive
     def remove_labels(self, labels: Sequence[str]) -> None:
         """Remove classes and what was learnt of them."""
         self._relabel(self.head.remove(labels).class_names)
@@ -498,23 +534,82 @@ class Classifier:
         """Learn again."""
         self.adapter.unfreeze()
 
+    @exclusive
     def reset(self) -> None:
         """Forget everything learnt."""
         self.adapter.reset()
-        self._forget_images()
+        restore_gates(self.gates, {}, "nothing")
+        self._recent.clear()
         self.about_fit = {}
 
     @property
     def notes(self) -> dict[str, Any]:
-        """The notes that a state file carries: the model that made the features, and the note on a fit."""
+        """The notes that a state file carries: the model that made the features, what `load` needs, and on a fit."""
         notes = {MODEL: self.encoder.fingerprint, "decoder": self.decoder, "precision": precision_of(self.encoder)}
-        return notes | ({NOTE: self.about_fit} if self.about_fit else {})
+        fit = {NOTE: self.about_fit} if self.about_fit else {}
+        return notes | {GATES: dump_gates(self.gates), SAVED: self._arguments()} | fit
 
+    def _arguments(self) -> dict[str, Any]:
+        """Return the arguments of the classifier that a file can hold, but those of its adapter."""
+        duplicates = any(isinstance(gate, NearDuplicates) for gate in self.gates)
+        arguments = {"reject": self.rejects, "skip_duplicates": duplicates}
+        if name := getattr(self.encoder, "loaded_from", ()):
+            arguments["encoder"] = name[0]
+        for name in ARGUMENTS:
+            with suppress(TypeError):  # functions cannot be written to a file
+                arguments[name] = json.loads(json.dumps(getattr(self, name)))
+        return arguments
+
+    @exclusive
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was learnt, or what a few-shot method was fitted to, to a state file, atomically."""
         save_state(self.adapter, path, self.notes)
 
-    def load(self, path: str | os.PathLike[str]) -> None:
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], encoder: Any = None, **arguments: Any) -> "Classifier":
+        """Make a classifier from a file that `save` wrote; it continues from there, bit for bit.
+
+        Args:
+            path: the file.
+            encoder: the model, as for the class; the one whose name is in the file when not given.
+            **arguments: arguments of the class that differ from those of the classifier that was saved, or that a file
+                cannot hold: templates that are functions, how the model runs (`device`, `precision`), `cache`.
+
+        Raises:
+            StateError: the file was not saved by a classifier, or was made with another model.
+
+        Examples:
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     Classifier(["night", "day"]).save(f"{folder}/sky.safetensors")
+            ...     Classifier.load(f"{folder}/sky.safetensors").labels
+            ('night', 'day')
+        """
+        tensors, description = read_snapshot(path)
+        head = read_head(tensors, description, path)
+        notes = description["notes"]
+        if not isinstance(notes.get(SAVED), dict):
+            raise StateError(f"{path} was not saved by a Classifier; make one of its labels, and `continue_from` it.")
+        model = encoder or notes[SAVED].get("encoder")
+        if model is None:
+            raise InputError(f"the model of {path} was not loaded by name; pass it as encoder=.")
+        names = {*ARGUMENTS, "reject", "skip_duplicates"}
+        arguments = {name: value for name, value in notes[SAVED].items() if name in names} | arguments
+        if notes.get(NOTE):
+            del arguments["templates"]
+            classifier = cls(None, model, fitted=path, **arguments)
+        else:
+            templates = arguments.get("templates")
+            arguments = description["settings"] | arguments
+            classifier = cls(head, model, method=description["method"], **arguments)
+            classifier.templates = templates
+        if len({notes.get(MODEL), classifier.encoder.fingerprint} - {None, ""}) > 1:
+            raise StateError(f"{path} was made with another model than {classifier.model!r}; load that one.")
+        classifier.continue_from(path)
+        return classifier
+
+    @exclusive
+    def continue_from(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state file; one of other prompts, model or settings is refused.
 
         Where the labels have changed since, what was learnt of those that remain is kept, with the corrections to them;
@@ -528,10 +623,11 @@ class Classifier:
             found = {"new": set(self.labels) - {*head.class_names}, "gone": {*head.class_names} - set(self.labels)}
             named = "".join(f"; {what}: {', '.join(sorted(each)[:10])}" for what, each in found.items() if each)
             about = named or "; their order is another"
-            warnings.warn(f"the labels have changed since {path}{about}. What was learnt is kept.", stacklevel=2)
+            warnings.warn(f"the labels have changed since {path}{about}. What was learnt is kept.", stacklevel=3)
             adapter.replace_head(self.head)
+        restore_gates(self.gates, notes.get(GATES, {}), path)
         self.adapter = adapter
-        self._forget_images()
+        self._recent.clear()
         self.about_fit = fit_note(notes)
 
     def _is_like(self, head: Head) -> bool:
@@ -577,11 +673,6 @@ class Classifier:
             refuse_none(self.labels)
             negatives = negative_vectors(self.encoder, self.cache, partial(progress, "encoding the negatives"))
             self.gates.insert(0, Rejector(self.head, negatives))  # what is foreign is not remembered as a duplicate
-
-    def _forget_images(self) -> None:
-        self._recent.clear()
-        for gate in self.gates:
-            gate.restore("")
 
     def _class_indices(self, images: Sequence[Any], labels: Sequence[str]) -> HostArray:
         """Return the class indices (n,) of the labels of n images."""

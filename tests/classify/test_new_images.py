@@ -7,10 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-from acclimate import Classifier, load_state
 from acclimate.classify.outputs import ResultFile, read_results
 from acclimate.classify.run import Classification
+
+from acclimate import Classifier, load_state
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, RunError
 from acclimate.sources.follow import Follow
@@ -39,7 +39,7 @@ def make(encoder, folder, tmp_path):
         classifier = Classifier(["red", "green", "blue"], encoder, batch_size=4, cache=tmp_path / "cache")
         state = tmp_path / "site.safetensors"
         if state.exists():
-            classifier.load(state)
+            classifier.continue_from(state)
         defaults = {
             "classifier": classifier,
             "samples": open_source(str(folder)),

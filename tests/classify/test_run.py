@@ -9,14 +9,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from acclimate.classify.outputs import ResultFile
+from acclimate.classify.run import Classification
 from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate import Classifier, load_state, predict, refine
 from acclimate.classify import outputs
 from acclimate.classify import run as run_module
-from acclimate.classify.outputs import ResultFile
-from acclimate.classify.run import Classification
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, MissingExtraError, RunError, StateError
 from acclimate.files import from_cell, read_snapshot, snapshot_bytes
@@ -498,7 +498,7 @@ def test_unreadable_images_are_named_or_stop_the_job(make, photos, tmp_path):
 def test_ids_go_on_above_those_of_a_loaded_state(make, tmp_path):
     make("one.csv").run()
     second = make("two.csv")
-    second.classifier.load(tmp_path / "work" / "one.csv.state")
+    second.classifier.continue_from(tmp_path / "work" / "one.csv.state")
     second = replace(second)  # the ids follow from the state
     assert second.first_id == 40
     second.run()

@@ -114,7 +114,7 @@ def test_a_classifier(both, tiny_onnx, tmp_path):
         path = tmp_path / f"{name}.safetensors"
         classifier.save(path)
         classifier.reset()
-        classifier.load(path)
+        classifier.continue_from(path)
         assert torch.is_tensor(classifier.head.class_vectors) == (name == "tensors")
         found.append(classifier.predict_proba(PICTURES, adapt=False))
         return found

@@ -249,7 +249,7 @@ def test_a_state_can_be_taken_elsewhere(streams, stream, images, encoder, tmp_pa
     assert other.state_bytes() == state_to_bytes(moved)
     (tmp_path / "site").write_bytes(stream.state_bytes())
     classifier = Classifier(LABELS, encoder, cache=tmp_path)
-    classifier.load(tmp_path / "site")
+    classifier.continue_from(tmp_path / "site")
     answers = other.classify(images[20:])
     assert_same_answers(answers, classifier.stream(images[20:]))
     assert answers[0].id == 20

@@ -236,7 +236,7 @@ def open_classifier(
     if run is not None:
         classifier.check_run(run)
     if start is not None and fitted is None:
-        classifier.load(start)
+        classifier.continue_from(start)
     if task.origin and not classifier.adapter.samples_seen:
         classifier.adapter.origin = task.origin
     if task.freeze:

@@ -51,6 +51,19 @@ class Encoder(Protocol):
         """Return the features (n, dim) of n texts."""
 
 
+class Reopened:
+    """Base of encoders: one that `load_encoder` has loaded is pickled as its name, and loaded again from there.
+
+    Attributes:
+        loaded_from: the arguments of `load_encoder`; empty for an encoder that was made otherwise.
+    """
+
+    loaded_from: tuple[Any, ...] = ()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return (load_encoder, self.loaded_from) if self.loaded_from else super().__reduce_ex__(protocol)
+
+
 Precision = Literal["auto", "float32", "float16", "bfloat16"]  # "auto": float16 on a CUDA GPU, float32 elsewhere
 BUNDLED = "bundled"  # the model that comes with acclimate: an ONNX folder next to this file
 KNOWN = (
@@ -107,6 +120,7 @@ def load_encoder(
         >>> encoder.encode_text(["a photo of a cat.", "a photo of a dog."]).shape == (2, encoder.dim)
         True
     """
+    loaded_from = (absolute_model(name), device, precision, compile, threads)
     if name == BUNDLED:
         name = f"onnx:{Path(__file__).with_name(BUNDLED)}"
     prefix, colon, what = name.partition(":")
@@ -122,8 +136,11 @@ def load_encoder(
             "ONNX models run as they are; leave precision and compile out, or use hf:, local: or open_clip:."
         )
     module, function, *_ = PREFIXES[prefix]
-    load: Callable[..., Encoder] = getattr(import_module(f"acclimate.encoders.{module}"), function)
-    return load(what, device, threads=threads) if prefix == "onnx" else load(what, device, precision, compile)
+    load: Callable[..., Any] = getattr(import_module(f"acclimate.encoders.{module}"), function)
+    arguments = {"threads": threads} if prefix == "onnx" else {"precision": precision, "compile": compile}
+    encoder = load(what, device, **arguments)
+    encoder.loaded_from = loaded_from
+    return cast(Encoder, encoder)
 
 
 def as_encoder(encoder: Any, device: str, precision: Precision = "auto", compile: bool = False) -> Encoder:

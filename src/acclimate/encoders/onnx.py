@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.arrays import HostArray, unit_rows
-from acclimate.encoders.loading import fingerprint_files
+from acclimate.encoders.loading import Reopened, fingerprint_files
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError
 
@@ -22,7 +22,7 @@ FORMAT = "acclimate-onnx"
 VERSION = 1
 
 
-class OnnxEncoder:
+class OnnxEncoder(Reopened):
     """A converted CLIP or SigLIP model, run with onnxruntime.
 
     What texts need is loaded when the first text is encoded: the vectors of a run's classes are usually cached.

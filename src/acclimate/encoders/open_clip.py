@@ -5,7 +5,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from acclimate.arrays import Array, HostArray, to_host
-from acclimate.encoders.loading import Precision, check_precision, import_library, torch_device
+from acclimate.encoders.loading import Precision, Reopened, check_precision, import_library, torch_device
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError, root_cause
 
@@ -38,7 +38,7 @@ def load(name: str, device: str = "auto", precision: Precision = "auto", compile
     return OpenClipEncoder(model, preprocess, tokenizer, f"open_clip:{name}", precision, compile)
 
 
-class OpenClipEncoder:
+class OpenClipEncoder(Reopened):
     """A PyTorch model of open_clip, or another one with the same interface, on the device of its parameters.
 
     Args:

@@ -9,6 +9,8 @@ al., ICLR 2024).
 import math
 from abc import ABC, abstractmethod
 from base64 import b85decode, b85encode
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +26,7 @@ from acclimate.arrays import (
     to_host,
     unit_rows,
 )
-from acclimate.errors import InputError
+from acclimate.errors import InputError, StateError
 from acclimate.evidence import Evidence, Head
 from acclimate.files import parse_snapshot, snapshot_bytes
 
@@ -58,6 +60,22 @@ class Gate(ABC):
 
     def restore(self, remembered: str) -> None:  # noqa: B027
         """Take over what `dump` gave."""
+
+
+def dump_gates(gates: Sequence[Gate]) -> dict[str, str]:
+    """Return what gates remember of the stream, by the names of their classes, as a note of a state."""
+    return {type(gate).__name__: gate.dump() for gate in gates}
+
+
+def restore_gates(gates: Sequence[Gate], remembered: Any, what: object) -> None:
+    """Let gates take over what `dump_gates` gave for a state `what`; those that it does not name forget everything."""
+    for gate in gates:
+        try:
+            gate.restore(remembered.get(type(gate).__name__, ""))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise StateError(
+                f"{what} holds a memory of images that cannot be used; it was damaged or edited."
+            ) from error
 
 
 class NearDuplicates(Gate):
@@ -106,7 +124,10 @@ class NearDuplicates(Gate):
 
     def restore(self, remembered: str) -> None:
         """Take over what `dump` gave."""
-        self.recent = parse_snapshot(b85decode(remembered))[0]["recent"] if remembered else None
+        recent = parse_snapshot(b85decode(remembered))[0]["recent"] if remembered else None
+        if recent is not None and (recent.ndim != 2 or not np.isfinite(recent).all()):
+            raise ValueError("features must be (n, d) and finite")
+        self.recent = recent
 
 
 class Rejector(Gate):
