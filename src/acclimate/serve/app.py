@@ -42,7 +42,10 @@ router = APIRouter(tags=["service"])
 
 
 def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collection[str] | None = None) -> FastAPI:
-    """Make the application; tokens and host names are those of `AccessMiddleware`. Closes the streams at shutdown."""
+    """Make the application; tokens and host names are those of `AccessMiddleware`. Closes the streams at shutdown.
+
+    An application that mounts it has to run its lifespan, `app.router.lifespan_context(app)`, which Starlette does not.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -71,6 +71,11 @@ MAX_MESSAGE_CHARS = 1000  # longer messages are cut
 MAX_QUOTED_CHARS = 80  # longer quotations of a client's text are cut
 
 
+def path_below_mount(scope: Scope) -> str:
+    """Return the path of a request within this application, which may be mounted in another one."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
+
+
 def failure(scope: Scope, status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return the response to a request that failed: a code for programs, a message for people, the request's id."""
     scope["state"]["error"] = CODES[status]

@@ -27,7 +27,7 @@ from uuid import uuid4
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acclimate.errors import reason
-from acclimate.serve.http_errors import cut, failure
+from acclimate.serve.http_errors import cut, failure, path_below_mount
 
 logger = logging.getLogger("acclimate.serve")
 SAFE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -214,10 +214,10 @@ class RequestLog:
         given = dict(scope["headers"]).get(b"x-request-id", b"")
         request_id = given.decode() if SAFE_ID.fullmatch(given) else uuid4().hex
         method = scope["method"] if scope["method"] in METHODS else "other"
-        if method == "HEAD":
-            scope = {**scope, "method": "GET"}
-        scope["state"] = {"request_id": request_id, "caller": None, "error": None, "details": {}}
-        caching = "no-cache" if scope["path"] == "/" or scope["path"].startswith("/page/") else "no-store"
+        state = {"request_id": request_id, "caller": None, "error": None, "details": {}}
+        scope = {**scope, "method": "GET" if method == "HEAD" else scope["method"], "state": state}
+        path = path_below_mount(scope)
+        caching = "no-cache" if path == "/" or path.startswith("/page/") else "no-store"
         added = HEADERS | {"x-request-id": request_id, "cache-control": caching}
         status = 0
 

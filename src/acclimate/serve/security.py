@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acclimate.errors import InputError
 from acclimate.files import open_text
-from acclimate.serve.http_errors import failure
+from acclimate.serve.http_errors import failure, path_below_mount
 from acclimate.serve.limits import Limits
 from acclimate.serve.logs import SAFE_METHODS
 from acclimate.serve.queues import leaves_enough
@@ -175,14 +175,15 @@ class AccessMiddleware:
             return failure(scope, 403, "requests from pages of other sites are not allowed.")
         authorization = headers.get(b"authorization", b"")
         caller = LOCAL if self.tokens is None else find_caller(self.tokens.tokens, authorization)
-        if caller is None and scope["path"] not in OPEN and not scope["path"].startswith(OPEN_FOLDER):
+        path = path_below_mount(scope)
+        if caller is None and path not in OPEN and not path.startswith(OPEN_FOLDER):
             message = "send a token of this service in the header `Authorization: Bearer TOKEN`."
             return failure(scope, 401, message, {"WWW-Authenticate": "Bearer"})
         scope["state"]["caller"] = caller
         running = self.running["" if caller is None else caller.name] + 1
         most = self.limits.requests
         room = leaves_enough(running, self.running.total() + 1, most, most // MIN_SHARE_DIVISOR)
-        if not room and scope["path"] not in HEALTH:
+        if not room and path not in HEALTH:
             return failure(scope, 429, "too many requests at once; try again in a moment.")
         try:
             unquote_to_bytes(scope["query_string"]).decode()
