@@ -7,11 +7,13 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from acclimate.arrays import HostArray
+from acclimate.arrays import HostArray, to_host
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.evidence import Head
@@ -134,6 +136,25 @@ def a_move_keeps_what_was_learnt(trial: Trial) -> None:
     adapter = trial.warm()
     adapter.to(np.empty(0, np.float64))
     _assert_close(adapter.step(trial.features[100:]), trial.warm().step(trial.features[100:]), "logits after a move")
+
+
+def tensors_give_the_same_answers(trial: Trial) -> None:
+    """Check that on PyTorch's tensors it steps, is saved, changes its classes and answers again as on NumPy arrays."""
+    torch = import_module("torch")
+    expected = _walked(trial.adapter(), trial.features)
+    adapter = trial.adapter()
+    try:
+        adapter.to(torch.asarray(trial.head.class_vectors))
+        trial.fit(adapter)
+        found = [to_host(each) for each in _walked(adapter, torch.asarray(trial.features))]
+    except Exception as error:
+        raise AssertionError(
+            f"it works on NumPy arrays and fails on PyTorch's tensors: {error!r}. Take functions from "
+            "xp = acclimate.arrays.namespace(x), such as xp.exp(x), xp.astype(x, dtype) and xp.stack(rows), not from "
+            "NumPy; to_host(x) copies to NumPy, and move(x, like) brings back"
+        ) from error
+    for one, other in zip(found, expected, strict=True):
+        _assert_close(one, other, "logits on tensors and on arrays")
 
 
 def entries_follow_the_changes(trial: Trial) -> None:
@@ -335,6 +356,7 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
     saved_state_continues_exactly,
     pickled_adapter_continues_exactly,
     a_move_keeps_what_was_learnt,
+    tensors_give_the_same_answers,
     reset_is_new,
     entries_follow_the_changes,
     memory_is_bounded,
@@ -385,6 +407,7 @@ def why_not(
         (law is learning_changes_answers, method.kind != "online", "it does not learn from the stream"),
         (law is pickled_adapter_continues_exactly, not pickled, "pickle finds only classes at the top of a module"),
         (law is pickled_adapter_continues_exactly, "text" in method.needs, "an encoder need not be picklable"),
+        (law is tensors_give_the_same_answers, find_spec("torch") is None, "PyTorch is not installed"),
         (not text, "text" in method.needs, "it needs a text tower, which the trial does not have"),
     ]
     return next((reason for concerned, excepted, reason in exceptions if concerned and excepted), None)
@@ -427,6 +450,16 @@ def check_adapter(method: type[Adapter], *, skip: Mapping[str, str] | None = Non
 
 def _correct(trial: Trial, adapter: Adapter) -> list[int]:
     return adapter.corrections.correct(trial.features[CORRECTED], np.arange(20) % 6, ids=np.arange(180)[CORRECTED])
+
+
+def _walked(adapter: Adapter, features: Any) -> list[Any]:
+    """Return the logits of a stream in batches, of a loaded state, without a class, and of a second pass."""
+    first = adapter.step(features[:100])
+    adapter = state_from_bytes(state_to_bytes(adapter), like=adapter)
+    second = adapter.step(features[100:])
+    again = refine(adapter, features)
+    adapter.remove_classes(["3"])
+    return [first, second, adapter.step(features), again]
 
 
 def _same_for_any_cut(trial: Trial, features: HostArray) -> None:
