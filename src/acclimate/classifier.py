@@ -139,7 +139,7 @@ class Classifier:
     def __init__(
         self,
         labels: Sequence[str] | Head | None = None,
-        encoder: str | Encoder | tuple[Any, Any, Any] = BUNDLED,
+        encoder: str | Encoder | tuple[Any, ...] = BUNDLED,
         *,
         method: str | None = None,
         templates: Any = None,
