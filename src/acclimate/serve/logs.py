@@ -214,7 +214,7 @@ class RequestLog:
         given = dict(scope["headers"]).get(b"x-request-id", b"")
         request_id = given.decode() if SAFE_ID.fullmatch(given) else uuid4().hex
         method = scope["method"] if scope["method"] in METHODS else "other"
-        state = {"request_id": request_id, "caller": None, "error": None, "details": {}}
+        state: dict[str, Any] = {"request_id": request_id, "caller": None, "error": None, "details": {}}
         scope = {**scope, "method": "GET" if method == "HEAD" else scope["method"], "state": state}
         path = path_below_mount(scope)
         caching = "no-cache" if path == "/" or path.startswith("/page/") else "no-store"
