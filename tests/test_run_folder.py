@@ -27,7 +27,9 @@ def drawn_batches(seed, lengths, views=0):
 
 
 def write(path, batches, **options):
-    writer = RunWriter(Run.create(path, ABOUT), **options)
+    run = Run.create(path, ABOUT)
+    run.save()
+    writer = RunWriter(run, **options)
     for batch in batches:
         writer.append(batch)
     return writer

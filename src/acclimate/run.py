@@ -229,11 +229,10 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, features: Mapping[str, Any]) -> "Run":
-        """Begin a run, whose folder must not hold one."""
+        """Make the folder of a run, which is one as soon as it is saved."""
         run = cls(path, secrets.token_hex(16), dict(features) | {"complete": False, "seconds": 0.0})
         with writing(path, InputError):
             path.mkdir(exist_ok=True)
-        run.save()
         return run
 
     @classmethod
@@ -402,6 +401,7 @@ class RunWriter:
 
     def append(self, batch: Batch) -> None:
         """Append a batch; it is on disk when the part is full, or some seconds later."""
+        self.check_owner()
         self._batches.append(batch._replace(features=np.asarray(to_host(batch.features), np.float32)))
         images = sum(len(each.names) for each in self._batches)
         size = sum(each.features.nbytes for each in self._batches)
@@ -418,7 +418,6 @@ class RunWriter:
         self._saved = monotonic()
         if len(self._batches) == self._written:
             return
-        self.check_owner()
         path = self.run.path / part_name(self._number)
         with writing(path, hint=DISK_HINT):
             write_atomically(path, part_bytes(self.run.id, self._batches))

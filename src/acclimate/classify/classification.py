@@ -119,6 +119,7 @@ class Classification:
     def __post_init__(self) -> None:
         self.passes = count_passes(self.classifier, self.passes)
         self.blocks: list[Predictions] = []
+        self._grown_from: list[Predictions] = []  # the answers as they came, once there are others
         self.effect: Effect | None = None
         self.notes: list[str] = []
         self.first_id = self.classifier.adapter.next_id  # id of the first image in the state
@@ -166,12 +167,12 @@ class Classification:
             for batch in batches:
                 block = self._answer(batch)
                 self.blocks.append(block)
-                self.emit(block, self.passes == 1)
                 if table is not None and batch.start >= self._replayed and (grows or self.passes == 1):
                     table.append(block)
                 elif table is not None and self.images == self._replayed and self.passes == 1 and self.encode:
                     self._write_table()  # new images are appended to it
                     self._note(grown=True)
+                self.emit(block, self.passes == 1)
                 if self.stop():
                     return False
         return self.expected is not None
@@ -210,12 +211,13 @@ class Classification:
         corrections = run.corrections
         if final is not None and corrections:
             before = final
-            self._teach(run, corrections)
+            known = self._teach(run, corrections)
             after = self._answered_again(run)
-            final = after and [_corrected(*pair, corrections) for pair in zip(before, after, strict=True)]
+            final = after and [_corrected(*pair, known) for pair in zip(before, after, strict=True)]
             self.effect = None if final is None else _effect(before, final)
         if final is None:
             return False
+        self._grown_from = self.blocks
         self.blocks = final
         for block in final:
             self.emit(block, True)
@@ -231,8 +233,8 @@ class Classification:
             again.append(self._grouped(block.answered_again(answers, self._scored, self.classifier.unsure)))
         return again
 
-    def _teach(self, run: Run, corrections: Mapping[str, str]) -> None:
-        """Teach the adapter the right labels of images of the run, as far as they are among its labels."""
+    def _teach(self, run: Run, corrections: Mapping[str, str]) -> dict[str, str]:
+        """Teach the adapter the right labels of images of the run; returns those that are among its labels."""
         adapter = self.classifier.adapter
         features = run.stored_features
         rows = readable_rows(run)
@@ -245,6 +247,7 @@ class Classification:
             taught = np.concatenate([features[rows[name] : rows[name] + 1] for name in known])
             classes = [adapter.head.class_names.index(label) for label in known.values()]
             adapter.corrections.correct(taught, classes, names=list(known))
+        return known
 
     def _finish(self) -> None:
         """Write the table, what was learnt, and that the answers are final."""
@@ -266,7 +269,7 @@ class Classification:
         if self.table is None:
             return
         about = {} if self.run is None else self.run.answer
-        online = self.blocks if about.get("grown") else None
+        online = (self._grown_from or self.blocks) if about.get("grown") else None
         signed, edited = self.table.write(self._rows(), about.get("signature"), online, self.forget)
         about |= {"signature": signed, "grown": False}
         if edited is not None:

@@ -6,7 +6,6 @@ import json
 import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import date, datetime, time
 from importlib.util import find_spec
 from itertools import chain, count, islice
@@ -31,7 +30,7 @@ from acclimate.run import Run, is_run, run_path
 
 CONVERTED = {".parquet": ("pyarrow", "parquet"), ".xlsx": ("openpyxl", "excel")}  # suffix -> package, extra
 HANDED_OVER = ("sorted_to", "correct_label")  # columns of a table that the next one takes over
-SIGNED = ("file", "label", "score", "online_label", "zero_shot_label", "error")  # columns that tell an edited table
+SIGNED = ("file", "online_label", "zero_shot_label", "error")  # columns that tell an edited table, with the answers
 MARK = "\ufeff"  # a byte-order mark tells Excel that a file is UTF-8
 # Characters that an .xlsx file cannot have, or that would read as the escape of one
 SHEET_UNSAFE = re.compile(r"_(?=x[0-9a-fA-F]{4}_)|[\x00-\x08\x0b-\x1f\ufffe\uffff]")
@@ -224,7 +223,8 @@ def signature(records: Iterable[Mapping[str, Any]]) -> int:
     total = 0
     for record in records:
         cells = [record[name] for name in SIGNED]
-        cells[2] = f"{float(cells[2] or 0):.4f}"
+        for answer in record["predictions"]:
+            cells += [answer["label"], f"{float(answer['score'] or 0):.4f}"]
         total += crc32("\0".join("" if cell is None else str(cell) for cell in cells).encode("utf-8", "replace"))
     return total
 
@@ -303,7 +303,11 @@ class Table:
             kept.check_all_taken(self.path)
 
         with writing(self.path, hint=HINT):
-            expected = signed if online is None else signature(_grown(online, len(kept.records)))
+            expected = (
+                signed
+                if online is None
+                else signature(each.to_record() for each in islice(chain.from_iterable(online), len(kept.records)))
+            )
             if kept.records and expected is not None and signature(kept.records) != expected:
                 edited = self.path.with_name(f"{self.path.stem}.edited{self.path.suffix}")
                 write_atomically(edited, self.path.read_bytes())
@@ -311,12 +315,6 @@ class Table:
         self._columns = kept.columns
         self._style = kept.style
         return total, edited
-
-
-def _grown(online: Iterable[Sequence[Prediction]], rows: int) -> Iterator[dict[str, Any]]:
-    """Yield the first of the rows that a table had grown by, before any second pass."""
-    for prediction in islice(chain.from_iterable(online), rows):
-        yield (replace(prediction, top=(prediction.online,)) if prediction.top else prediction).to_record()
 
 
 def _write(path: Path, blocks: Iterable[Sequence[Mapping[str, Any]]], columns: Sequence[str], style: CsvStyle) -> None:

@@ -150,7 +150,7 @@ class Encoding:
         for name, option in FEATURE_OPTIONS.items():
             asked = getattr(self, name)
             made = run.features.get(name)
-            if name in self.given and asked not in (made, "auto"):
+            if name in self.given and isinstance(asked, str | int) and asked not in (made, "auto"):
                 raise InputError(
                     f"the features of {run.path} were made with {option} {made}, not {asked}; leave {option} out, or "
                     "encode the images into another --out."
