@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from acclimate.bench.results import read_results as read_bench
-from acclimate.classify.outputs import ResultFile, read_results
+from acclimate.classify.table import read_results
 from acclimate.errors import InputError
 from acclimate.files import check_writable, read_regular
 from acclimate.serve.security import read_tokens
@@ -41,10 +41,3 @@ def test_results_and_tokens_are_regular_files(tmp_path, read, suffix):
     for name in ("pipe", "zero"):
         with pytest.raises(InputError, match=r"pipe|device"):
             read(tmp_path / f"{name}{suffix}")
-
-
-def test_a_pipe_in_the_place_of_rows_is_not_continued(tmp_path):
-    os.mkfifo(tmp_path / "r.parquet.partial.jsonl")
-    for offset in (0, 10):
-        with pytest.raises(InputError, match="a pipe, not a regular file"):
-            ResultFile(tmp_path / "r.parquet", 1).check(offset, "", ())

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import TDA, Accord, Head, ZeroShot
+from acclimate import TDA, Accord, Head, ZeroShot, refine
 from acclimate.checks.synthetic import shifted_stream
-from acclimate.predict import NONE, Answer, Prediction, Predictions, adapt_batch, best_of, second_answers, top_classes
-from acclimate.reading.walk import Batch
+from acclimate.predict import NONE, Prediction, Predictions, SecondAnswers, adapt_batch, best_of, top_classes
+from acclimate.run import Batch
 
 torch = pytest.importorskip("torch")
 
@@ -78,25 +78,18 @@ def test_unreadable_images_have_a_row_and_no_answer():
                 assert prediction.online == prediction.top[0]
 
 
-def test_records_hold_what_a_second_pass_needs():
+@given(st.integers(1, 30), st.integers(0, 99))
+def test_a_second_pass_is_taken_in_any_blocks(size, seed):
     stream = shifted_stream(samples=60, classes=4, dim=8, seed=2)
     adapter = TDA(stream.head)
-    features = stream.features[3:]
     found, _ = adapt_batch(adapter, batch_of(stream, range(3)), 2)
-    read = Predictions.from_records([each.to_record() for each in found], stream.head.class_names)
-    assert [each.to_record() for each in read] == [each.to_record() for each in found]
-    direct = found.refined(second_answers(adapter, features, 2), 2, unsure=0.9)
-    again = read.refined(second_answers(adapter, features, 2), 2, unsure=0.9)
-    assert [each.to_record() for each in again] == [each.to_record() for each in direct]
-    assert direct.unsure.any()
-    assert all(one.online == other.online for one, other in zip(direct, found, strict=True))
-
-
-def test_records_of_other_labels_are_refused_where_labels_are_given():
-    record = Prediction(0, (Answer("cat", 0.5),), Answer("cat", 0.5), online=Answer("cat", 0.5)).to_record()
-    assert Predictions.from_records([record])[0].label == "cat"
-    with pytest.raises(LookupError):
-        Predictions.from_records([record], ["dog"])
+    whole = found.answered_again(SecondAnswers(adapter, stream.features[3:], 2), 2, unsure=0.9)
+    logits = refine(adapter, stream.features[3:])
+    assert [each.label for each in whole][3:] == [stream.head.class_names[best] for best in logits.argmax(axis=1)]
+    assert all(one.online == other.online for one, other in zip(whole, found, strict=True))
+    answers = SecondAnswers(adapter, stream.features[3:], 2)
+    parts = [answers.take(min(size, 57 - first)) for first in range(0, 57, size)]
+    np.testing.assert_array_equal(np.concatenate([classes for classes, _ in parts]), whole.classes[3:])
 
 
 def test_none_of_these_is_one_more_class():

@@ -14,12 +14,13 @@ import pytest
 from acclimate import Accord, create
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.classify.report import _in_variety, write_report
-from acclimate.classify.summary import Summary, ranked
+from acclimate.classify.summary import summarise
 from acclimate.errors import InputError
 from acclimate.evidence import Head
-from acclimate.predict import NONE, Answer, Prediction, adapt_batch, second_answers
-from acclimate.reading.walk import Batch
+from acclimate.predict import NONE, Answer, Prediction, SecondAnswers, adapt_batch
+from acclimate.run import Batch
 from acclimate.sources.source import Sample
+from prediction_columns import columns_of
 
 Image = pytest.importorskip("PIL.Image")
 ImageDraw = pytest.importorskip("PIL.ImageDraw")
@@ -41,13 +42,6 @@ def make_run(stream, method="tda", labels=(), unreadable=(), known=False, unsure
 
 def unreadable(index):
     return Prediction(index, name=f"{index}.jpg", error="bad")
-
-
-def summarise(found):
-    summary = Summary()
-    for prediction in found:
-        summary.add(prediction)
-    return summary
 
 
 def report(path, *, title, summary, adapter, samples, settings, first_id=0, unsure=0.0):
@@ -89,7 +83,7 @@ def run(stream):
     """Return the arguments of a report of a run."""
     found, adapter = make_run(stream, unreadable=(3, 77))
     samples = make_samples(len(stream), painter(stream.labels.tolist()))
-    return {"summary": summarise(found), "adapter": adapter, "samples": samples}
+    return {"summary": summarise([columns_of(found)]), "adapter": adapter, "samples": samples}
 
 
 class Page(HTMLParser):
@@ -156,7 +150,7 @@ def test_report_shows_what_was_right_and_what_is_unsure(stream, tmp_path):
     found, adapter = make_run(stream, known=True, unsure=0.7)
     path = tmp_path / "report.html"
     samples = make_samples(len(stream), painter(stream.labels.tolist()))
-    summary = summarise(found)
+    summary = summarise([columns_of(found)])
     report(path, title="x", summary=summary, adapter=adapter, samples=samples, settings={}, unsure=0.7)
     page = Page(path.read_text("utf-8"))
     assert page.heads[:7] == [
@@ -189,11 +183,11 @@ def test_corrected_answers_come_first_and_wrong_ones_have_a_cross(stream, tmp_pa
     found, adapter = make_run(stream, known=True)
     judged = [replace(each, truth=each.zero_shot.label) if each.index % 2 else each for each in found]
     path = tmp_path / "report.html"
-    summary = summarise(judged)
+    summary = summarise([columns_of(judged)])
     report(path, title="x", summary=summary, adapter=adapter, samples=[], settings={})
     part = path.read_text("utf-8").split("What adapting corrected</h2>")[1].split("</section>")[0]
     assert f"of 400: it corrected {summary.accuracy.gained} and broke {summary.accuracy.lost}." in part
-    shown = _in_variety(ranked(summary.most_changed))[:12]
+    shown = _in_variety(summary.most_changed)[:12]
     right = [record["label"] == record["true_label"] for record in shown]
     assert right == sorted(right, reverse=True)
     kinds = [(record["zero_shot_label"], record["label"]) for record in shown[: sum(right)]]
@@ -217,7 +211,7 @@ def test_many_labels_have_pairs_instead_of_a_matrix_and_all_are_listed(tmp_path)
     stream = shifted_stream(samples=600, classes=60, dim=32, seed=2)
     found, adapter = make_run(stream, "zero-shot", known=True)
     path = tmp_path / "report.html"
-    report(path, title="x", summary=summarise(found), adapter=adapter, samples=[], settings={})
+    report(path, title="x", summary=summarise([columns_of(found)]), adapter=adapter, samples=[], settings={})
     text = path.read_text("utf-8")
     page = Page(text)
     assert 'class="matrix' not in text
@@ -227,11 +221,13 @@ def test_many_labels_have_pairs_instead_of_a_matrix_and_all_are_listed(tmp_path)
     assert f'<summary>60 labels</summary><p class="names">{", ".join(adapter.head.class_names)}</p>' in text
 
 
-def test_images_that_no_label_fits_are_counted_apart(run, tmp_path):
-    summary = run["summary"]
+def test_images_that_no_label_fits_are_counted_apart(run, stream, tmp_path):
+    found, _ = make_run(stream, unreadable=(3, 77))
     foreign = Answer(NONE, 0.9)
-    for index in range(3):
-        summary.add(Prediction(index, (foreign,), Answer("class 0", 0.6), 0.1, online=foreign, truth=NONE, none=0.9))
+    others = [
+        Prediction(400 + i, (foreign,), Answer("class 0", 0.6), 0.1, online=foreign, truth=NONE) for i in range(3)
+    ]
+    run["summary"] = summarise([columns_of([*found, *others])])
     report(tmp_path / "report.html", title="x", settings={}, **run)
     page = Page((tmp_path / "report.html").read_text("utf-8"))
     assert "none of these (0.748\u202f%)" in page.text
@@ -241,19 +237,24 @@ def test_images_that_no_label_fits_are_counted_apart(run, tmp_path):
 
 def test_report_says_which_answer_is_which(stream, tmp_path):
     found, adapter = make_run(stream)
-    final = found.refined(second_answers(adapter, stream.features, 2), 2, unsure=0.0)
-    summary = Summary(passes=2)
-    for prediction in final:
-        summary.add(prediction)
+    final = found.answered_again(SecondAnswers(adapter, stream.features, 2), 2, unsure=0.0)
+    summary = summarise([final], passes=2)
     assert summary.changed_again > 0
     samples = make_samples(len(stream), painter(stream.labels.tolist()))
     report(tmp_path / "two.html", title="x", settings={}, summary=summary, adapter=adapter, samples=samples)
     two = Page((tmp_path / "two.html").read_text("utf-8")).text
     counts = f"changed {summary.changed_online} answers; at the end, {summary.changed_again} answers changed once more."
     assert f"As the images came, adapting {counts} Where nothing else is said, answers are those given" in two
-    shown = _in_variety(ranked(summary.most_changed))[:12]
+    shown = _in_variety(summary.most_changed)[:12]
     assert two.count("as it came: ") == sum(record["online_label"] != record["label"] for record in shown) > 0
-    report(tmp_path / "one.html", title="x", settings={}, summary=summarise(found), adapter=adapter, samples=samples)
+    report(
+        tmp_path / "one.html",
+        title="x",
+        settings={},
+        summary=summarise([columns_of(found)]),
+        adapter=adapter,
+        samples=samples,
+    )
     one = Page((tmp_path / "one.html").read_text("utf-8")).text
     assert "Each image was answered once, when it came." in one
     assert "at the end" not in one
@@ -286,7 +287,14 @@ def test_names_cannot_break_out_of_the_page(stream, tmp_path):
         gone = [Sample(HOSTILE, lambda: b"")] * len(stream)
         path = tmp_path / "report.html"
         settings = {HOSTILE: HOSTILE}
-        report(path, title=HOSTILE, summary=summarise(found), adapter=adapter, samples=gone, settings=settings)
+        report(
+            path,
+            title=HOSTILE,
+            summary=summarise([columns_of(found)]),
+            adapter=adapter,
+            samples=gone,
+            settings=settings,
+        )
         page = Page(path.read_text("utf-8"))
         assert page.tags["script"] == page.tags["img"] == page.tags["b"] == 0
         assert not any(key.startswith("on") for key, _ in page.attributes)
@@ -301,7 +309,7 @@ def test_file_stays_small_and_says_what_is_left_out(tmp_path):
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8))  # the worst for JPEG
     path = tmp_path / "report.html"
     samples = make_samples(4000, lambda index: noise)
-    report(path, title="noise", summary=summarise(found), adapter=adapter, samples=samples, settings={})
+    report(path, title="noise", summary=summarise([columns_of(found)]), adapter=adapter, samples=samples, settings={})
     page = Page(path.read_text("utf-8"))
     assert path.stat().st_size < 5_000_000
     assert page.tags["img"] <= 240 + 24 + 48 + 12 + 72
@@ -313,7 +321,7 @@ def test_file_stays_small_and_says_what_is_left_out(tmp_path):
 def test_methods_that_keep_no_images_show_what_they_learnt(stream, tmp_path, method):
     found, adapter = make_run(stream, method)
     path = tmp_path / "report.html"
-    report(path, title="x", summary=summarise(found), adapter=adapter, samples=[], settings={})
+    report(path, title="x", summary=summarise([columns_of(found)]), adapter=adapter, samples=[], settings={})
     page = Page(path.read_text("utf-8"))
     assert "Nothing" not in page.text
     assert f"{method}: {adapter.summary}. It has learnt from 400 images." in page.text
@@ -328,7 +336,7 @@ def test_methods_that_keep_no_images_show_what_they_learnt(stream, tmp_path, met
 def test_report_without_answers(stream, tmp_path, found, method):
     path = tmp_path / "report.html"
     adapter = create(method, stream.head)
-    report(path, title="nothing", summary=summarise(found), adapter=adapter, samples=[], settings={})
+    report(path, title="nothing", summary=summarise([columns_of(found)]), adapter=adapter, samples=[], settings={})
     page = Page(path.read_text("utf-8"))
     assert "No image was classified." in page.text
     learnt = "Nothing: the method zero-shot answers" if method == "zero-shot" else "It has learnt from 0 images."
@@ -359,7 +367,7 @@ def test_no_word_of_a_table_is_broken_on_a_phone(stream, tmp_path):
     names = ["abyssinian", "rhododendron", *(f"staffordshire {i}" for i in range(6))]
     found, adapter = make_run(stream, labels=names, known=True)
     page = tmp_path / "report.html"
-    report(page, title="x", summary=summarise(found), adapter=adapter, samples=[], settings={})
+    report(page, title="x", summary=summarise([columns_of(found)]), adapter=adapter, samples=[], settings={})
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         phone = browser.new_page(viewport={"width": 390, "height": 844})

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from acclimate.classify import sorting
-from acclimate.classify.outputs import ResultFile, read_results, write_results
 from acclimate.classify.sorting import folder_name, sort_images, unsort_images
+from acclimate.classify.table import Table, read_results, write_results
 from acclimate.errors import InputError, RunError
 from acclimate.predict import Answer, Prediction
-from earlier_results import remove_columns
+from acclimate.run import Run
 
 
 @pytest.fixture(params=[".csv", ".jsonl", ".parquet"])
@@ -29,10 +29,8 @@ def results(request, tmp_path):
         answer = top[0] if top else Answer("", 0.0)
         error = None if label else "not an image"
         found.append(Prediction(index, top, answer, name=str(path), error=error, online=answer, unsure=name == "3.jpg"))
-    output = ResultFile(tmp_path / f"results{request.param}", 2)
-    output.open()
-    output.write(found)
-    output.finish()
+    output = Table(tmp_path / f"results{request.param}", 2)
+    output.write([found])
     return output.path
 
 
@@ -75,14 +73,6 @@ def test_undo_finds_what_was_put_into_another_folder(results, tmp_path, how):
         assert files_below(tmp_path / "photos") == before
     else:
         assert files_below(tmp_path / "sorted") == {"fox/renamed.jpg": b"image 3"}
-
-
-def test_results_of_an_earlier_version_are_sorted(results, tmp_path):
-    if results.suffix != ".csv":
-        pytest.skip("one format will do")
-    remove_columns(results)
-    assert sort_images(results, tmp_path / "sorted") == {"cat": 3, "AC_DC": 1}  # unsure answers were not marked
-    assert unsort_images(results) == (4, [])
 
 
 def test_corrected_images_go_to_their_correct_label(results, tmp_path):
@@ -161,11 +151,9 @@ def test_links_and_long_names_are_sorted(tmp_path, monkeypatch):
 
 
 def write(path, names):
-    output = ResultFile(Path(path), 1)
     answer = Answer("cat", 0.9)
-    output.open()
-    output.write([Prediction(i, (answer,), answer, name=name, online=answer) for i, name in enumerate(names)])
-    output.finish()
+    rows = [Prediction(i, (answer,), answer, name=name, online=answer) for i, name in enumerate(names)]
+    Table(Path(path), 1).write([rows])
 
 
 def test_existing_files_are_never_replaced(results, tmp_path):
@@ -190,8 +178,9 @@ def test_names_of_folders():
 
 
 def test_incomplete_results_are_not_sorted(tmp_path):
-    output = ResultFile(tmp_path / "r.csv", 1)
-    output.open()
-    output.checkpoint.touch()
+    run = Run.create(tmp_path / "r.run", {})
+    run.answer = {"answers": "online"}
+    run.save()
+    Table(tmp_path / "r.csv", 1).begin()
     with pytest.raises(InputError, match="is incomplete; complete it"):
-        sort_images(output.path, tmp_path / "sorted")
+        sort_images(tmp_path / "r.csv", tmp_path / "sorted")

@@ -1,15 +1,13 @@
-import gc
-import json
 from collections import Counter
-from types import FunctionType, ModuleType
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.classify import summary as summary_module
-from acclimate.classify.summary import Summary, ranked
-from acclimate.predict import Answer, Prediction
+from acclimate.classify.summary import summarise
+from acclimate.predict import Answer, Prediction, Predictions
+from prediction_columns import columns_of
 
 LABELS = ("a", "b", "c", "d")
 probabilities = st.floats(0, 1, width=32)
@@ -30,28 +28,33 @@ def unreadable(index):
     return Prediction(index, name=f"{index}.jpg", error="bad", truth="a")
 
 
-def summarise(found):
-    summary = Summary()
-    for prediction in found:
-        summary.add(prediction)
-    return summary
+def indices(records):
+    return [record["index"] for record in records]
 
 
-def indices(heap):
-    return [record["index"] for record in ranked(heap)]
+def summarised(found):
+    """Return the summary of predictions that come in three blocks."""
+    whole = columns_of(found)
+    cuts = [0, len(found) // 3, len(found) // 2, len(found)]
+    return summarise([part_of(whole, first, last) for first, last in pairwise(cuts) if last > first], passes=2)
+
+
+def part_of(whole, first, last):
+    columns = {name: value[first:last] for name, value in vars(whole).items() if name not in ("labels", "start")}
+    return Predictions(whole.labels, start=first, **columns)
 
 
 @given(st.lists(st.none() | answers, max_size=700))
 def test_summary_counts_as_a_naive_count_does(drawn):
     found = [unreadable(i) if one is None else answered(i, *one) for i, one in enumerate(drawn)]
-    summary = summarise(found)
+    summary = summarised(found)
     good = [each for each in found if each.error is None]
     changed = [each for each in good if each.changed]
     assert (summary.images, summary.answered, summary.changed) == (len(found), len(good), len(changed))
     assert summary.unsure == sum(each.unsure for each in good)
     assert summary.changed_online == sum(each.online.label != each.zero_shot.label for each in good)
     assert summary.changed_again == sum(each.online.label != each.label for each in good)
-    assert summary.reasons == [[each.name, "bad"] for each in found if each.error][:20]
+    assert summary.reasons == [(each.name, "bad") for each in found if each.error][:20]
     assert summary.before == Counter(each.zero_shot.label for each in good)
     assert summary.after == Counter(each.label for each in good)
     edges = np.linspace(0, 1, 21)
@@ -65,18 +68,17 @@ def test_summary_counts_as_a_naive_count_does(drawn):
     assert summary.stream == [sum(each.changed for each in part) for part in bins]
     online = [sum(each.online.label != each.zero_shot.label for each in part) for part in bins]
     assert summary.stream_online == online
-    for label, heap in summary.examples.items():
+    for label, examples in summary.examples.items():
         of_label = {each.index: each for each in good if each.label == label}
-        shown = {index: right for index, _, right in ranked(heap)}
+        shown = {each.position: each.right for each in examples}
         assert len(shown) == min(6, len(of_label))
         assert all(right == (of_label[index].truth in (None, label)) for index, right in shown.items())
-    assert vars(Summary.from_json(json.loads(json.dumps(summary.to_json())))) == vars(summary)
 
 
 @given(st.lists(st.none() | answers, max_size=200))
 def test_right_answers_are_counted_where_the_truth_is_known(drawn):
     found = [unreadable(i) if one is None else answered(i, *one) for i, one in enumerate(drawn)]
-    summary = summarise(found)
+    summary = summarised(found)
     known = [each for each in found if each.error is None and each.truth is not None]
     right = [each.label == each.truth for each in known]
     before = [each.zero_shot.label == each.truth for each in known]
@@ -94,37 +96,3 @@ def test_right_answers_are_counted_where_the_truth_is_known(drawn):
     assert summary.judged_bins == np.histogram([each.score for each in known], edges)[0].tolist()
     scores = [each.score for each, hit in zip(known, right, strict=True) if hit]
     assert summary.right_bins == np.histogram(scores, edges)[0].tolist()
-
-
-def objects_in(root):
-    """Return the number of objects that this one refers to."""
-    seen = set()
-    waiting = [root]
-    while waiting:
-        one = waiting.pop()
-        if id(one) not in seen and not isinstance(one, type | ModuleType | FunctionType):
-            seen.add(id(one))
-            waiting += gc.get_referents(one)
-    return len(seen)
-
-
-def test_memory_does_not_grow_with_the_rows(monkeypatch):
-    monkeypatch.setattr(summary_module, "MAX_PAIRS", 500)
-    labels = [str(i) for i in range(60)]
-    rng = np.random.default_rng(0)
-    summary = Summary()
-    sizes = []
-    for i in range(20_000):
-        old, new, truth = (labels[k] for k in rng.integers(0, 60, 3))
-        one = Prediction(i, (Answer(new, 0.5),) * 60, Answer(old, 0.5), 1.0, name=f"{i}.jpg", truth=truth)
-        summary.add(one if i % 7 else unreadable(i))
-        summary.add(answered(i, "1", 0.9, "0", 0.9, truth="0"))
-        if i % 2000 == 1999:
-            sizes.append(objects_in(summary))
-    assert max(sizes) < 9000
-    assert max(sizes) - sizes[1] < 1500  # the rare pairs come and go
-    assert 64 <= len(summary.stream) <= 128
-    assert summary.pairs.total() < summary.changed
-    for pairs in (summary.pairs, summary.confusions):
-        assert pairs.most_common(1)[0][0] == ("0", "1")
-        assert pairs["0", "1"] >= 20_000

@@ -3,9 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from acclimate.classify.truth import with_truth
+from acclimate.classify.truth import read_truths
 from acclimate.errors import InputError
-from acclimate.sources.source import file_sample
 
 NAMES = ["photos/cats/1.jpg", "photos/dogs/1.jpg", "photos/dogs/2.jpg", "photos/red, fox.jpg"]
 LABELS = ["cat", "dog", "red fox"]
@@ -18,7 +17,8 @@ def truths(tmp_path):
     def read(text, suffix=".csv"):
         path = tmp_path / f"truth{suffix}"
         path.write_text(text, encoding="utf-8")
-        return [sample.label for sample in with_truth([file_sample(name, "folder") for name in NAMES], path, LABELS)]
+        found = read_truths(path, NAMES, LABELS)
+        return [found.get(name) for name in NAMES]
 
     return read
 
@@ -79,20 +79,20 @@ def test_files_that_cannot_be_read(truths, tmp_path):
     with pytest.raises(InputError, match=r"true labels are in a \.csv, \.txt or \.jsonl file"):
         truths("", ".xlsx")
     with pytest.raises(InputError, match=r"cannot read the true labels in .*: No such file"):
-        with_truth([], tmp_path / "none.csv", LABELS)
+        read_truths(tmp_path / "none.csv", [], LABELS)
     (tmp_path / "latin.csv").write_bytes("2.jpg,caf\xe9".encode("latin-1"))
     with pytest.raises(InputError, match="cannot be read as a table in UTF-8"):
-        with_truth([], tmp_path / "latin.csv", LABELS)
+        read_truths(tmp_path / "latin.csv", [], LABELS)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 def test_names_that_are_not_unicode_are_found_as_results_have_them(tmp_path, suffix):
     path = tmp_path / f"truth{suffix}"
-    samples = [file_sample("photos/x\udc80y.jpg"), file_sample("photos/xy.jpg")]
+    names = ["photos/x\udc80y.jpg", "photos/xy.jpg"]
     for name in (r"photos/x\udc80y.jpg", r"x\udc80y.jpg"):
         line = json.dumps({"file": name, "label": "cat"}) if suffix == ".jsonl" else f"{name},cat"
         path.write_text(line)
-        assert [each.label for each in with_truth(samples, path, LABELS)] == ["cat", None]
+        assert read_truths(path, names, LABELS) == {r"photos/x\udc80y.jpg": "cat"}
     if suffix == ".jsonl":
         path.write_text(r'{"file": "photos/x\udc80y.jpg", "label": "cat"}')
-        assert [each.label for each in with_truth(samples, path, LABELS)] == ["cat", None]
+        assert read_truths(path, names, LABELS) == {r"photos/x\udc80y.jpg": "cat"}

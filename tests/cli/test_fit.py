@@ -214,7 +214,7 @@ def test_a_fitted_file_of_another_model(invoke, model, photos, fitted):
 def test_files_that_are_not_fitted(invoke, model, photos, tmp_path):
     adapter = TDA(Head(np.eye(24)[:2], logit_scale=10.0))
     save_state(adapter, "tda.safetensors")
-    said = invoke("classify", photos, "--fitted", "tda.safetensors", *model, exit_code=2).stderr
+    said = invoke("classify", photos, "--state", "tda.safetensors", *model, exit_code=2).stderr
     assert "tda.safetensors is a state of 'tda' that was not fitted to labelled samples" in said
     said = invoke("classify", photos, "--fitted", "missing.safetensors", *model, exit_code=2).stderr
     assert "no state file at missing.safetensors" in said
@@ -225,8 +225,8 @@ def test_files_that_are_not_fitted(invoke, model, photos, tmp_path):
 
 def test_resume_with_the_same_file_only(invoke, model, photos, fitted, tmp_path):
     from acclimate import Classifier
-    from acclimate.classify.outputs import ResultFile
-    from acclimate.classify.run import Classification
+    from acclimate.classify.classification import Classification
+    from acclimate.classify.table import ResultFile
     from acclimate.sources.source import open_source
 
     classifier = Classifier(encoder=model[1], fitted=fitted)

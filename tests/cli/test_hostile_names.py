@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.classify.outputs import read_results
+from acclimate.classify.table import read_results
 from acclimate.cli.tables import print_table
 from acclimate.errors import JOINERS, printable
 from drawn_images import draw

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-
-from acclimate.arrays import is_tensor
 from acclimate.cluster.adapting import ClusterJob, LearntState, adapt, on_device
 from acclimate.cluster.cluster_options import ClusterOptions
 from acclimate.cluster.encoding import EncodeBlocks, EncoderSetup, block_rows, encoded_batches
 from acclimate.cluster.output_folder import COMPLETE, FEATURES, ROWS, OutputFolder
+
+from acclimate.arrays import is_tensor
 from acclimate.errors import MissingExtraError, ModelError, StateError
 
 EVERY = 40

@@ -7,10 +7,10 @@ from functools import partial
 
 import psutil
 import pytest
+from acclimate.cluster.output_folder import CHECKPOINT, OutputFolder
 
 from acclimate.cluster import cluster_run, machines
 from acclimate.cluster.filesystem import FileSystemError
-from acclimate.cluster.output_folder import CHECKPOINT, OutputFolder
 from acclimate.errors import RunError
 from acclimate.methods import load_with_notes, state_to_bytes
 from acclimate.sources.source import Sample

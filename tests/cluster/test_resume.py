@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from acclimate.cluster.output_folder import CHECKPOINT
+
 from acclimate.errors import InputError, RunError, StateError
 from acclimate.methods import state_to_bytes
 from cluster_bench import Place, same_summary

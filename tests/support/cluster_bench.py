@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from acclimate.classify.outputs import ResultFile, read_results
+from acclimate.classify.run import Classification
 
 from acclimate import Classifier
 from acclimate.checks.synthetic import shifted_stream
-from acclimate.classify.outputs import ResultFile, read_results
-from acclimate.classify.run import Classification
 from acclimate.classify.summary import ranked
 from acclimate.sources.source import Sample
 from table_encoder import TableEncoder, picture

@@ -17,7 +17,7 @@ import numpy as np
 from acclimate.classifier import Classifier
 from acclimate.classify.summary import Summary, summarise
 from acclimate.classify.table import Table
-from acclimate.errors import InputError, StateError, count, nearest, reason
+from acclimate.errors import InputError, StateError, count, reason
 from acclimate.files import MAX_SNAPSHOT, read_regular, write_atomically, writing
 from acclimate.methods import state_to_bytes
 from acclimate.predict import Prediction, Predictions, SecondAnswers, readable_name, refuse_none, true_labels
@@ -238,11 +238,11 @@ class Classification:
         adapter = self.classifier.adapter
         features = run.stored_features
         rows = readable_rows(run)
-        known = {name: label for name, label in corrections.items() if label in adapter.head.class_names}
-        if lost := [name for name in known if name not in rows]:
-            raise InputError(f"{lost[0]} cannot be read, so it cannot be corrected; {nearest(lost[0], rows)}")
+        labels = adapter.head.class_names
+        known = {name: label for name, label in corrections.items() if label in labels and name in rows}
         if len(known) < len(corrections):
-            self.notes.append(f"{count(len(corrections) - len(known), 'correction')} left out: no such label here.")
+            gone = count(len(corrections) - len(known), "correction")
+            self.notes.append(f"{gone} left out: there is no such label, or no such image, here.")
         if known:
             taught = np.concatenate([features[rows[name] : rows[name] + 1] for name in known])
             classes = [adapter.head.class_names.index(label) for label in known.values()]

@@ -164,8 +164,8 @@ class Summary:
     before: Counter[str] = field(default_factory=Counter)
     after: Counter[str] = field(default_factory=Counter)
     groups: Counter[str] = field(default_factory=Counter)
-    before_bins: list[int] = field(default_factory=list)
-    after_bins: list[int] = field(default_factory=list)
+    before_bins: list[int] = field(default_factory=lambda: [0] * BINS)
+    after_bins: list[int] = field(default_factory=lambda: [0] * BINS)
     bin_width: int = LEAST_BIN_WIDTH
     stream: list[int] = field(default_factory=list)
     stream_online: list[int] = field(default_factory=list)
@@ -179,8 +179,8 @@ class Summary:
     right: Counter[str] = field(default_factory=Counter)
     right_before: Counter[str] = field(default_factory=Counter)
     gained: int = 0
-    judged_bins: list[int] = field(default_factory=list)
-    right_bins: list[int] = field(default_factory=list)
+    judged_bins: list[int] = field(default_factory=lambda: [0] * BINS)
+    right_bins: list[int] = field(default_factory=lambda: [0] * BINS)
     confusions: Counter[Pair] = field(default_factory=Counter)
     wrong: list[dict[str, Any]] = field(default_factory=list)
 
@@ -208,7 +208,7 @@ def summarise(blocks: Sequence[Predictions], passes: int = 1) -> Summary:
         "reasons": unread[:REASONS],
     }
     if len(unread) == images:
-        return Summary(**counts, before_bins=[0] * BINS, after_bins=[0] * BINS)
+        return Summary(**counts)
     columns = _Columns(blocks)
     labels = columns.labels
     changed = columns.best != columns.zero_shot

@@ -395,6 +395,7 @@ class Job:
                 path = path.with_name(path.name + NEW)
                 shutil.rmtree(path, ignore_errors=True)
             run = Run.create(path, classifier.about_features)
+            run.corrections = {} if there is None else there.corrections
         with writing(run.path):
             write_atomically(run.path / START, state_to_bytes(classifier.adapter, classifier.notes))
         run.write_head(*classifier.head.to_file())

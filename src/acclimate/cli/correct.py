@@ -142,10 +142,14 @@ def _teach_state(path: Path, run: "Run", labels: "Mapping[str, str]", undo: list
 
     from acclimate import save_state
     from acclimate.classify.classification import readable_rows
+    from acclimate.methods import MODEL, fit_note
 
     adapter, notes = _load_state(path, model, device)
-    gone = [each.id for each in adapter.corrections if each.name in undo]
-    adapter.corrections.undo(gone)
+    made_with = notes.get(MODEL) or fit_note(notes).get("fingerprint")
+    if made_with and made_with != run.features.get("fingerprint"):
+        raise InputError(f"{path} was made with another model than the features in {run.path}; leave it out.")
+    if gone := [each.id for each in adapter.corrections if each.name in undo]:
+        adapter.corrections.undo(gone)
     if labels:
         if unknown := [label for label in labels.values() if label not in adapter.head.class_names]:
             raise InputError(f"{path} has no label {unknown[0]!r}; leave --state out, or name that of the run.")

@@ -9,7 +9,7 @@ from urllib.request import urlopen
 import pytest
 
 from acclimate import Classifier
-from acclimate.classify.outputs import csv_columns, csv_records
+from acclimate.classify.table import csv_columns, csv_records
 from acclimate.predict import NONE, Predictions
 from page_driver import LABELS, cards, correct, create, says, send, show_only
 
