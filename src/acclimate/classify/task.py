@@ -217,7 +217,7 @@ def open_classifier(
         encoding.model,
         method=None if fitted is not None else task.method,
         fitted=fitted,
-        templates=None if fitted is not None or head is not None else task.templates,
+        templates=None if fitted is not None else task.templates,
         expand=task.expand,
         reject=task.none_of_these,
         skip_duplicates=task.skip_duplicates,
