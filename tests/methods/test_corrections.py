@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate import TDA, Head, ZeroShot, create, load_state, merge_states, refine, save_state
+from acclimate import Head, ZeroShot, create, load_state, merge_states, refine, save_state
 from acclimate.arrays import to_host
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError, StateError
@@ -30,10 +30,18 @@ def shown(method="tda", samples=80, **settings):
     return adapter
 
 
-def wrong_entries(adapter, part="positive"):
-    """Return the samples of a cache, each with a class that is not its own."""
-    entries = adapter.entries()[part]
-    return [(entry.id, (entry.class_index + 1) % 5) for entry in entries]
+def test_corrections_leave_what_was_learnt_as_it_is():
+    adapter = shown()
+    untouched = shown()
+    entries = adapter.entries()["positive"]
+    ids = [entry.id for entry in entries]
+    adapter.corrections.correct(STREAM.features[ids], [(entry.class_index + 1) % 5 for entry in entries], ids)
+    assert adapter.entries() == untouched.entries()
+    for each in (adapter, untouched):
+        each.step(STREAM.features[80:])
+    assert adapter.entries() == untouched.entries()
+    adapter.corrections.undo(ids)
+    assert_same(adapter, untouched)
 
 
 def assert_same(one, other):
@@ -61,19 +69,6 @@ def test_undo_restores_the_state_to_the_bit_in_any_order(method, data):
     np.testing.assert_array_equal(adapter.step(STREAM.features[80:]), untouched.step(STREAM.features[80:]))
 
 
-def test_undo_after_more_samples_leaves_what_would_be_there_without_the_correction():
-    adapter = shown()
-    untouched = shown()
-    ids, classes = zip(*wrong_entries(adapter)[:4], strict=True)
-    adapter.corrections.correct(STREAM.features[list(ids)], classes, ids)
-    for each in (adapter, untouched):
-        each.step(STREAM.features[80:])
-    assert adapter.entries() != untouched.entries()
-    adapter.corrections.undo(ids)
-    assert adapter.entries() == untouched.entries()
-    assert_same(merge_states([adapter]), merge_states([untouched]))
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_corrected_image_gets_its_class_when_it_is_shown_again(method):
     adapter = shown(method)
@@ -84,19 +79,6 @@ def test_a_corrected_image_gets_its_class_when_it_is_shown_again(method):
     assert adapter.samples_seen == seen  # its class is known: there is nothing to learn
     halved = STREAM.features[:20].astype(np.float16)
     np.testing.assert_array_equal(refine(adapter, halved).argmax(axis=1), classes)
-
-
-def test_a_wrong_entry_leaves_the_cache_and_its_slot_is_free():
-    adapter = shown()
-    sample, label = wrong_entries(adapter)[0]
-    old = next(entry.class_index for entry in adapter.entries()["positive"] if entry.id == sample)
-    adapter.corrections.correct(STREAM.features[[sample]], [label], [sample])
-    assert sample not in [entry.id for entry in adapter.entries()["positive"]]
-    adapter.step(STREAM.features[80:])
-    held = [entry for entry in adapter.entries()["positive"] if entry.class_index == old]
-    assert len(held) == adapter.positive_capacity
-    adapter.corrections.correct(STREAM.features[[sample]], [old], [sample])  # it was right after all
-    assert len([entry for entry in adapter.entries()["positive"] if entry.class_index == old]) == 3
 
 
 @pytest.mark.parametrize(("corrected", "sharpness"), [(6, NEAR), (60, WIDE)])
@@ -181,10 +163,11 @@ def test_corrections_survive_saving_resetting_clears_and_frozen_adapters_take_th
     assert adapter.dump().keys() == create("accord", STREAM.head).dump().keys()
 
 
-def test_merging_unites_corrections_and_removes_what_they_contradict():
+def test_merging_unites_corrections():
     one = shown(origin="a")
     other = shown(origin="b")
-    sample, label = wrong_entries(one)[0]
+    sample = 7
+    label = 2
     one.corrections.correct(STREAM.features[[sample]], [label], [sample])
     other.corrections.correct(STREAM.features[[sample, 3]], [(label + 1) % 5, 0], [sample, 3])
     merged = merge_states([one, other])
@@ -192,8 +175,6 @@ def test_merging_unites_corrections_and_removes_what_they_contradict():
     assert {(each.id, each.class_index) for each in merged.corrections} == {(sample, kept), (3, 0)}
     assert_same(merged, merge_states([other, one]))
     assert_same(merged, merge_states([merged, one]))
-    entries = [(entry.id, entry.class_index) for entry in merged.entries()["positive"]]
-    assert all(held == kept for name, held in entries if name == sample)
 
 
 def rounded(features, seed):
@@ -297,19 +278,6 @@ def test_an_image_is_recognised_whatever_its_other_views(method):
         assert ids == adapter.corrections.correct(plain, classes)
 
 
-def test_a_wrong_entry_of_several_views_leaves_the_cache():
-    adapter = create("tda", STREAM.head)
-    views = views_of(STREAM.features[:80])
-    adapter.step(views)
-    before = adapter.entries()
-    ids, classes = zip(*wrong_entries(adapter), strict=True)
-    for corrected in (views, STREAM.features):
-        adapter.corrections.correct(corrected[list(ids)], classes, ids)
-        assert not {entry.id for entry in adapter.entries()["positive"]} & set(ids)
-        adapter.corrections.undo(ids)
-        assert adapter.entries() == before
-
-
 def test_invalid_corrections_are_refused_and_change_nothing():
     adapter = shown()
     untouched = shown()
@@ -359,19 +327,6 @@ def test_ids_of_images_are_stable_and_fit_into_a_double():
     ids = {id_of(feature) for feature in STREAM.features}
     assert len(ids) == len(STREAM.features)
     assert all(2**48 <= each < 2**53 for each in ids)
-
-
-def test_a_cache_with_excluded_entries_grows_and_is_saved(tmp_path):
-    adapter = TDA(STREAM.head)
-    adapter.step(STREAM.features[:80])
-    wrong = wrong_entries(adapter, "negative") + wrong_entries(adapter)
-    ids, classes = zip(*wrong, strict=True)
-    adapter.corrections.correct(STREAM.features[list(ids)], classes, ids)
-    adapter.step(STREAM.features[80:])
-    save_state(adapter, tmp_path / "state.safetensors")
-    loaded = load_state(tmp_path / "state.safetensors", like=adapter)
-    assert_same(adapter, loaded)
-    np.testing.assert_array_equal(adapter.step(STREAM.features), loaded.step(STREAM.features))
 
 
 def test_names_are_bounded():

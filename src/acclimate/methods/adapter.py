@@ -173,7 +173,6 @@ class Adapter(ABC):
         self.frozen = False
         self.parts: dict[str, State] = {}
         self.corrections = Corrections(self.head)
-        self.corrections.changed = self._follow_corrections
         self.declare("corrections", self.corrections)
         self.setup()
         self.derive()
@@ -184,7 +183,6 @@ class Adapter(ABC):
     def declare(self, name: str, part: AnyState) -> AnyState:
         """Declare a part of the state, to be cleared, saved, loaded, merged and moved with the adapter."""
         self.parts[name] = part
-        part.contradicted = self.corrections.contradicts
         part.turn = self.turn
         return part
 
@@ -379,11 +377,6 @@ class Adapter(ABC):
             dumps[name][key] = values
         for name, part in self.parts.items():
             part.restore(dumps[name])
-        self.derive()
-
-    def _follow_corrections(self) -> None:
-        for part in self.parts.values():
-            part.review()
         self.derive()
 
     def replace_head(self, head: Head) -> None:

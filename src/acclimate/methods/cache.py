@@ -45,8 +45,6 @@ class Cache(State):
 
     def clear(self) -> None:
         """Forget every entry."""
-        self._aside: Dump = {}  # the entries that corrections contradict
-        self._aside_positions: HostArray = np.empty(0, np.int64)  # (a,) number of entries before each of them in a dump
         if not self.bounded:
             self.capacity = 0
         self.queues: Queues = {}
@@ -165,9 +163,8 @@ class Cache(State):
 
     @property
     def next_id(self) -> int:
-        """An id above those of all entries, also of those that corrections contradict."""
-        aside: list[int] = self._aside["ids"].tolist() if self._aside else []
-        return 1 + max([-1, *aside, *(entry.id for queue in self.queues.values() for entry in queue)])
+        """An id above those of all entries."""
+        return 1 + max([-1, *(entry.id for queue in self.queues.values() for entry in queue)])
 
     def entries(self) -> list[Entry]:
         """Return the entries, sorted by class, entropy and id."""
@@ -178,28 +175,18 @@ class Cache(State):
         )
 
     def dump(self) -> Dump:
-        """Return all entries in slot order: keys (E, d), classes, entropies and ids (E,), targets (E, width).
-
-        Those that corrections contradict are among them, where they would be without the corrections.
-        """
+        """Return all entries in slot order: keys (E, d), classes, entropies and ids (E,), targets (E, width)."""
         held = sorted(
             (slot, entry_id, self._sign * rank) for queue in self.queues.values() for rank, entry_id, slot in queue
         )
-        arrays = {
+        width = max(1, int((self.targets >= 0).sum(axis=1).max(initial=1)))  # the width of evicted entries is not state
+        return {
             "keys": to_host(self.keys).copy(),
             "classes": self.classes,
             "entropies": np.array([entropy for _, _, entropy in held], np.float64),
             "ids": np.array([entry_id for _, entry_id, _ in held], np.int64),
-            "targets": self.targets,
+            "targets": self.targets[:, :width].copy(),
         }
-        if self._aside:
-            aside = self._aside | {"targets": _widened(self._aside["targets"], self.targets.shape[1])}
-            arrays = {
-                name: np.insert(values, self._aside_positions, aside[name], axis=0) for name, values in arrays.items()
-            }
-        targets = arrays["targets"]
-        width = max(1, int((targets >= 0).sum(axis=1).max(initial=1)))  # the width of evicted entries is not state
-        return arrays | {"targets": targets[:, :width].copy()}
 
     def restore(self, arrays: Mapping[str, HostArray]) -> None:
         """Replace the entries by dumped ones; slots are taken in their order."""
@@ -208,14 +195,9 @@ class Cache(State):
         targets = arrays["targets"]
         self.require(0 < targets.shape[1] <= classes, f"targets must have 1 to {classes} columns")
         self.require(np.all((targets >= -1) & (targets < classes)), f"targets must be from -1 to {classes - 1}")
-        wrong = self.contradicted(arrays["keys"], arrays["classes"], arrays["ids"])
-        most = np.bincount(arrays["classes"][~wrong], minlength=1).max()
+        most = np.bincount(arrays["classes"], minlength=1).max()
         self.require(not self.bounded or most <= self.capacity, f"a class may hold at most {self.capacity} entries")
         self.clear()
-        if wrong.any():
-            self._aside = {name: values[wrong].copy() for name, values in arrays.items()}
-            self._aside_positions = np.cumsum(~wrong)[wrong]
-            arrays = {name: values[~wrong] for name, values in arrays.items()}
         columns = [arrays[name].tolist() for name in ("classes", "entropies", "ids")]
         queues: Queues = {}
         for slot, (label, entropy, entry_id) in enumerate(zip(*columns, strict=True)):
@@ -231,13 +213,7 @@ class Cache(State):
         targets = np.where(arrays["targets"] >= 0, position[arrays["targets"]], -1)
         targets = np.sort(np.where(targets >= 0, targets, classes), axis=1)[:, :classes]  # the padding comes last
         moved = arrays | {"classes": position[arrays["classes"]], "targets": np.where(targets < classes, targets, -1)}
-        remaining = {name: values[kept] for name, values in moved.items()}
-        return {name: values[sorted(self._best(remaining))] for name, values in remaining.items()}
-
-    def review(self) -> None:
-        """Set aside the entries that corrections contradict, and take back those that none contradicts any more."""
-        arrays = self.dump()
-        self.restore({name: values[sorted(self._best(arrays))] for name, values in arrays.items()})
+        return {name: values[kept] for name, values in moved.items()}
 
     def merged(self, dumps: Sequence[Dump], start: Dump | None = None) -> Dump:
         """Keep the best entries of all.
@@ -250,18 +226,17 @@ class Cache(State):
         return {name: values[self._best(entries)] for name, values in entries.items()}
 
     def _best(self, entries: Dump) -> list[int]:
-        """Return the indices of the best entries per class and of all that corrections contradict, best first."""
+        """Return the indices of the best entries per class, best first."""
         ranks = -entries["entropies"] if self.highest else entries["entropies"]
         rows = [row.tobytes() for row in entries["keys"]]
         columns = (entries["classes"].tolist(), ranks.tolist(), entries["ids"].tolist(), rows, range(len(rows)))
-        wrong = self.contradicted(entries["keys"], entries["classes"], entries["ids"])
         best: list[int] = []
         taken: dict[int, int] = {}
         previous: tuple[object, ...] = ()
         for *entry, i in sorted(zip(*columns, strict=True)):
             label = entry[0]
-            if tuple(entry) != previous and (wrong[i] or not self.bounded or taken.get(label, 0) < self.capacity):
-                taken[label] = taken.get(label, 0) + (not wrong[i])
+            if tuple(entry) != previous and (not self.bounded or taken.get(label, 0) < self.capacity):
+                taken[label] = taken.get(label, 0) + 1
                 best.append(i)
             previous = tuple(entry)
         return best

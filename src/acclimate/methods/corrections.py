@@ -1,7 +1,7 @@
-"""Corrections: samples whose class a person has given. They are certain evidence, and caches yield to them."""
+"""Corrections: samples whose class a person has given. They are certain evidence."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,6 @@ from acclimate.methods.exclusive import exclusive
 from acclimate.methods.state import LARGEST_ID, Dump, Ids, State
 
 SAME_IMAGE_COSINE = 0.999  # features that are closer are of the same image
-SAME_ID_COSINE = 0.6  # the same for features with the same id, as one may be of other views of the image
 MAX_CORRECTIONS = 2000  # more cost more than they teach
 TOO_MANY = f"at most {MAX_CORRECTIONS} images can be corrected; fit a few-shot method by `acclimate fit` instead"
 CERTAIN_NATS = 15.0  # lead of the corrected class when the image is shown again
@@ -35,7 +34,6 @@ EVIDENCE_NATS = 2.0  # the lead that this takes: log-likelihood of the correctio
 DOUBT = 0.3  # how much a correction stands for its image alone, and not for those that are like it
 SMALLEST_PROB = 1e-6  # a correction that nothing predicts counts no more than this
 STRENGTH = 4.0  # nats that a wholly wrong answer is moved by
-BLOCK_PAIRS = 2**22  # pairs of an entry and a correction that are compared at once
 NAME_BYTES = 4096  # the end of a longer name is kept; all names take as much room as the longest
 FIELDS = {"keys": ("f", 2), "classes": ("i", 1), "ids": ("i", 1), "names": ("u", 2)}  # kind of number and axes
 
@@ -67,14 +65,11 @@ class Correction(NamedTuple):
 class Corrections(State):
     """The corrections of an adapter, sorted by id: images with the classes that a person has given them.
 
-    A corrected image gets its class when it is shown again, votes for it on similar images, and leaves the caches of
-    other classes. It is not learnt from any more. An image has one class, the last that was given; the order in which
+    A corrected image gets its class when it is shown again, votes for it on similar images, and is not learnt from any
+    more. An image has one class, the last that was given; the order in which
     different images are corrected does not matter. Merged states have the corrections of all; where two give different
     classes to one image, that of the lower index is kept. An image is recognised by its original view, whatever other
     views there are.
-
-    Attributes:
-        changed: called after every change, for the other parts of the state to follow.
 
     Examples:
         >>> import numpy as np
@@ -91,7 +86,6 @@ class Corrections(State):
     """
 
     rule = "union"
-    changed: Callable[[], None] = staticmethod(lambda: None)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -134,7 +128,6 @@ class Corrections(State):
         if kept.sum() > MAX_CORRECTIONS:
             raise InputError(f"{TOO_MANY}.")
         self._take(_sorted({name: values[kept] for name, values in rows.items()}))
-        self.changed()
         return [int(each) for each in given]
 
     @exclusive
@@ -145,7 +138,6 @@ class Corrections(State):
             raise InputError(f"no correction has the id {unknown[0]}; {nearest(str(unknown[0]), map(str, self.ids))}")
         kept = ~np.isin(self.ids, gone)
         self._take({name: values[kept] for name, values in self._rows().items()})
-        self.changed()
 
     @exclusive
     def knows(self, evidence: Evidence) -> HostArray:
@@ -168,21 +160,6 @@ class Corrections(State):
             rows = index(rows, logits)
             logits[rows, classes] = xp.max(logits[rows], axis=-1) + CERTAIN_NATS
         return logits
-
-    def contradicts(self, keys: HostArray, classes: HostArray, ids: HostArray) -> HostArray:
-        """Return which entries with keys (E, d), classes and ids (E,) are corrected to another class: (E,)."""
-        found = np.zeros(len(classes), bool)
-        if not len(self):
-            return found
-        corrected = to_host(self.keys).T.astype(keys.dtype)
-        size = max(1, BLOCK_PAIRS // len(self))
-        for start in range(0, len(classes), size):
-            rows = slice(start, start + size)
-            lengths = np.maximum(np.linalg.norm(keys[rows], axis=1, keepdims=True), 1e-12)
-            cosines = (keys[rows] / lengths) @ corrected
-            same = (cosines >= SAME_IMAGE_COSINE) | ((cosines >= SAME_ID_COSINE) & (ids[rows, None] == self.ids))
-            found[rows] = (same & (classes[rows, None] != self.classes)).any(axis=1)
-        return found
 
     def dump(self) -> Dump:
         """Return keys (n, d), classes and ids (n,), names as UTF-8 (n, length), sorted by id; {} if there are none."""

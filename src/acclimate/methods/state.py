@@ -1,7 +1,7 @@
 """Declared parts of an adapter's state: each kind can be cleared, dumped, restored, reindexed and merged."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -38,16 +38,11 @@ class State(ABC):
         rule: "union" (commutative, associative, idempotent, exact to the bit), "sum" (commutative and associative up
             to rounding; every sample may count once only) or None (no rule).
         capacity: the most samples per class that it keeps as entries; 0 for a kind of state that keeps none.
-        contradicted: function that takes the keys (E, d), classes and ids (E,) of E entries and returns which of them
-            the adapter's corrections contradict: (E,).
         turn: lock of the adapter that it belongs to.
     """
 
     rule: ClassVar[MergeRule | None]
     capacity: int = 0
-    contradicted: Callable[[HostArray, HostArray, HostArray], HostArray] = staticmethod(
-        lambda keys, classes, ids: np.zeros(len(classes), bool)
-    )
 
     def __init__(self, head: Head) -> None:
         self.head = head
@@ -85,9 +80,6 @@ class State(ABC):
 
     def settle(self) -> None:  # noqa: B027 (most kinds of state have nothing pending)
         """Let everything that was added count from now on."""
-
-    def review(self) -> None:  # noqa: B027
-        """Follow a change of what is `contradicted`."""
 
     def entries(self) -> list[Entry]:
         """Return the samples it keeps, sorted by class and entropy."""
