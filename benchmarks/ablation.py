@@ -29,7 +29,7 @@ from acclimate.bench.leaderboard import SHORT, plan_board
 from acclimate.bench.measurements import Measurements
 from acclimate.bench.prequential import Variant
 from acclimate.bench.results import Score, markdown_table, points, write_page
-from acclimate.cli.bench import as_patterns
+from acclimate.cli.comparing import as_patterns
 from acclimate.files import write_atomically, writing
 from acclimate.methods import register
 from acclimate.methods.state import Sums

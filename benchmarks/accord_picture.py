@@ -27,7 +27,7 @@ def curves(stream: FeatureStream, order: np.ndarray) -> dict[str, np.ndarray]:
     """Return named values (b,) for each of b blocks of a stream, from one change of the parameters to the next."""
     head = stream.head
     features = stream.features[order]
-    labels = stream.labels[order]
+    labels = stream.targets[order]
     zero_shot = head.observe(features).logits.argmax(axis=1) == labels
     accord = Accord(head)
     right = np.zeros(len(order), dtype=bool)

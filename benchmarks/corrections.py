@@ -24,7 +24,7 @@ from acclimate.arrays import softmax_and_entropy
 from acclimate.bench.orders import stream_order
 from acclimate.bench.plots import BLUE, GREEN, GREY, check_picture, pyplot
 from acclimate.bench.results import markdown_table, points, write_csv, write_page
-from acclimate.cli.bench import as_patterns
+from acclimate.cli.comparing import as_patterns
 from acclimate.methods import Adapter, duplicate
 
 METHODS = {"zero-shot": GREY, "tda": BLUE, "accord": GREEN}
@@ -92,7 +92,7 @@ def measure(path: Path, name: str, orders: int, limit: int) -> Iterator[Run]:
     for seed in range(orders):
         order = stream_order(stream, f"shuffled:{seed}")[:limit]
         features = stream.features[order]
-        labels = stream.labels[order]
+        labels = stream.targets[order]
         for method in METHODS:
             for question, shown in zip(QUESTIONS, (len(order) // 2, len(order)), strict=True):
                 adapter = create(method, stream.head)

@@ -187,7 +187,7 @@ def truths(name: str, stream: FeatureStream, labels: Sequence[str]) -> np.ndarra
     for class_name in stream.head.class_names:
         shown = shown_by(name, class_name)
         found[class_name] = next((i for i, label in enumerate(labels) if label.lower() in shown), -1)
-    return np.array([found[stream.head.class_names[label]] for label in stream.labels])
+    return np.array([found[stream.head.class_names[label]] for label in stream.targets])
 
 
 def foreign_images(streams: dict[str, FeatureStream], names: Sequence[str], labels: Sequence[str]) -> np.ndarray:
@@ -195,7 +195,7 @@ def foreign_images(streams: dict[str, FeatureStream], names: Sequence[str], labe
     unclear = {other for label in labels for other in SHOWN.get(label, ())}
     parts = []
     for name, stream in streams.items():
-        shown = [shown_by(name, stream.head.class_names[label]) for label in stream.labels]
+        shown = [shown_by(name, stream.head.class_names[label]) for label in stream.targets]
         people = f"{name} people" in unclear
         clear = np.array(["?" not in each and not (people and "human" in each) for each in shown])
         if name not in names and name not in unclear:

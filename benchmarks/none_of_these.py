@@ -151,7 +151,7 @@ class Row:
 
 def names_of(stream: FeatureStream) -> np.ndarray:
     """Return the class names (n,) of a stream's images."""
-    return np.array(stream.head.class_names)[stream.labels]
+    return np.array(stream.head.class_names)[stream.targets]
 
 
 def foreign_features(streams: dict[str, FeatureStream], name: str, every: bool = False) -> np.ndarray:
@@ -209,7 +209,7 @@ def draw_cases(streams: dict[str, FeatureStream], negatives: np.ndarray) -> Iter
                 chosen = np.sort(rng.permutation(len(head))[:size])
                 part = head.remove([label for index, label in enumerate(head.class_names) if index not in chosen])
                 part = part.to(foreign)
-                own = stream.features[np.isin(stream.labels, chosen)].astype(np.float32)
+                own = stream.features[np.isin(stream.targets, chosen)].astype(np.float32)
                 rejector = Rejector(part, negatives)
                 yield Case(name, size, *(rejector.gaps(part.observe(each)) for each in (own, foreign)))
 

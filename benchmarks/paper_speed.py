@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from acclimate import Classifier, create
-from acclimate.bench.datasets import DATASETS
 from acclimate.bench.results import hardware, peak_memory_mb, write_page
 from acclimate.encoders import load_encoder
+from acclimate.sources.datasets import DATASETS
 from classify_overhead import draw_photos
 from tiny_models import save_random_clip
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from acclimate import Head, list_methods, read_stream
 from acclimate.bench.plots import BLUE, GREEN, GREY, RED, check_picture, pyplot
 from acclimate.bench.results import markdown_table, points, write_csv, write_page
-from acclimate.cli.bench import as_patterns
+from acclimate.cli.comparing import as_patterns
 from acclimate.serve.limits import Limits
 from acclimate.serve.schemas import GuardRules
 from acclimate.stream import FeatureStream
@@ -92,7 +92,7 @@ def attacks(stream: FeatureStream, seed: int = 0) -> Iterator[Attack]:
     count = len(images)
     classes = len(head)
     vectors = np.asarray(head.class_vectors)
-    members = [stream.labels == label for label in range(classes)]
+    members = [stream.targets == label for label in range(classes)]
     means = np.stack([images[each].mean(axis=0) if each.any() else vectors[i] for i, each in enumerate(members)])
     seen = head.observe(images)
     answers = seen.logits.argmax(axis=1)
@@ -188,7 +188,7 @@ def _count(stream: FeatureStream, waiting: list, right: int, refused: int) -> tu
     for client, rows, future in waiting:
         answers = future.result(60)
         if client.startswith("honest"):
-            names = [stream.head.class_names[stream.labels[row]] for row in rows]
+            names = [stream.head.class_names[stream.targets[row]] for row in rows]
             right += sum(answer.label == name for answer, name in zip(answers, names, strict=True))
         else:
             refused += sum("guard" in (answer.refused or "") for answer in answers)
@@ -199,15 +199,15 @@ def _count(stream: FeatureStream, waiting: list, right: int, refused: int) -> tu
 def shuffled(path: Path, limit: int | None) -> FeatureStream:
     """Return a stream in a random order, the same every time; at most so many samples."""
     stream = read_stream(path)
-    order = np.random.default_rng(0).permutation(len(stream.labels))[:limit]
-    return FeatureStream(stream.features[order], stream.head, stream.labels[order])
+    order = np.random.default_rng(0).permutation(len(stream.targets))[:limit]
+    return FeatureStream(stream.features[order], stream.head, stream.targets[order])
 
 
 def run_all(path: Path, limit: int | None, chosen: Sequence[str]) -> Iterator[Run]:
     """Return all runs on a stream; of the targets of an attack, the worst for each method and guard."""
     stream = shuffled(path, limit)
     name = path.stem.removesuffix("_clean")
-    zero_shot = float(np.mean(stream.head.observe(stream.features).logits.argmax(axis=1) == stream.labels))
+    zero_shot = float(np.mean(stream.head.observe(stream.features).logits.argmax(axis=1) == stream.targets))
     prepared = list(attacks(stream))
     for title, method, settings in variants():
         if chosen and method not in chosen:

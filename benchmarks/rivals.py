@@ -112,7 +112,7 @@ def bca_precision(stream: FeatureStream, limit: int) -> list[str]:
         reference.NaiveBCA(head.class_vectors, head.logit_scale, head.logit_bias, rounded=np.asarray),
     ]
     return [
-        f"{100 * np.mean(classifier.step(features).argmax(axis=1) == stream.labels[order]):.1f}"
+        f"{100 * np.mean(classifier.step(features).argmax(axis=1) == stream.targets[order]):.1f}"
         for classifier in classifiers
     ]
 

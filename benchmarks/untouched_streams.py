@@ -174,7 +174,7 @@ def make_stream(recipe: Recipe, shared: Path, encoder: Encoder, limit: int | Non
     return FeatureStream(
         encoded.astype(np.float16),
         head,
-        labels=np.array([classes[as_words(row["class_name"])] for row, _ in samples]),
+        targets=np.array([classes[as_words(row["class_name"])] for row, _ in samples]),
         order=np.random.default_rng(0).permutation(len(samples)),
         domains=tuple(how for _, how in samples) if len(recipe.conditions) > 1 else None,
         files=tuple(row["member"] for row, _ in samples),
@@ -215,7 +215,7 @@ def read_images(pack: Path, shards: dict[str, str]) -> dict[str, np.ndarray]:
 
 def zero_shot(stream: FeatureStream) -> Iterator[str]:
     """Yield the zero-shot accuracy as text, of all samples and of each domain."""
-    right = stream.head.observe(stream.features.astype(np.float32)).logits.argmax(axis=1) == stream.labels
+    right = stream.head.observe(stream.features.astype(np.float32)).logits.argmax(axis=1) == stream.targets
     yield f"zero-shot {100 * right.mean():.1f} %"
     for domain in dict.fromkeys(stream.domains or ()):
         yield f"{domain} {100 * right[np.array(stream.domains) == domain].mean():.1f} %"

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from acclimate.bench.results import read_results as read_bench
 from acclimate.classify.table import read_results
 from acclimate.errors import InputError
 from acclimate.files import check_writable, read_regular
@@ -33,7 +32,7 @@ def test_pipes_and_devices_are_refused_at_once(tmp_path):
     assert len([*Path("/proc/self/fd").iterdir()]) == handles
 
 
-@pytest.mark.parametrize("read", [read_results, read_bench, read_tokens, check_writable])
+@pytest.mark.parametrize("read", [read_results, read_tokens, check_writable])
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_results_and_tokens_are_regular_files(tmp_path, read, suffix):
     os.mkfifo(tmp_path / f"pipe{suffix}")

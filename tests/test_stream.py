@@ -13,7 +13,7 @@ def content(stream):
     return {
         "features": stream.features,
         "class_vectors": stream.head.class_vectors,
-        "labels": stream.labels,
+        "labels": stream.targets,
         "order": np.arange(400)[::-1].copy(),
     }
 
@@ -21,14 +21,14 @@ def content(stream):
 def check_same(read, stream):
     np.testing.assert_allclose(read.features, stream.features, atol=1e-6)
     np.testing.assert_allclose(read.head.class_vectors, stream.head.class_vectors, atol=1e-6)
-    assert np.array_equal(read.labels, stream.labels)
+    assert np.array_equal(read.targets, stream.targets)
     assert (read.head.logit_scale, read.head.class_names) == (10.0, stream.head.class_names)
     assert len(read) == 400
 
 
 def test_a_stream_is_shown_by_its_shapes(stream):
-    shown = repr(FeatureStream(stream.features, stream.head, stream.labels, encoder="bundled"))
-    assert shown == "FeatureStream(features (400, 32), 8 classes, 400 labels, encoder='bundled')"
+    shown = repr(FeatureStream(stream.features, stream.head, stream.targets, encoder="bundled"))
+    assert shown == "FeatureStream(features (400, 32), 8 classes, 400 targets, encoder='bundled')"
     assert "array(" not in repr(stream.head)
 
 
@@ -37,7 +37,7 @@ def test_streams_go_round(stream, tmp_path, suffix):
     full = FeatureStream(
         stream.features,
         Head(stream.head.class_vectors, 10.0, -1.5, stream.head.class_names),
-        stream.labels,
+        stream.targets,
         order=np.arange(400)[::-1],
         domains=("photo", "sketch") * 200,
         files=tuple(f"{i}-\u732b \udce9.jpg" for i in range(400)),
@@ -70,7 +70,7 @@ def test_an_npz_is_one_that_numpy_reads(stream, tmp_path):
 
 def test_streams_with_views_go_round_and_run(stream, tmp_path):
     views = np.stack([stream.features, stream.features[::-1]], axis=1).astype(np.float16)
-    write_stream(FeatureStream(views, stream.head, stream.labels), tmp_path / "v.safetensors")
+    write_stream(FeatureStream(views, stream.head, stream.targets), tmp_path / "v.safetensors")
     read = read_stream(tmp_path / "v.safetensors")
     assert (read.views, stream.views) == (2, 1)
     np.testing.assert_allclose(read.features, views, atol=1e-3)
@@ -100,10 +100,10 @@ def test_npz(content, stream, tmp_path):
 def test_npy_with_the_rest_beside_it(content, stream, tmp_path):
     for name, values in content.items():
         np.save(tmp_path / f"{name}.npy", values)
-    for labels in (tmp_path / "labels.npy", str(tmp_path / "labels.npy"), stream.labels, stream.labels.tolist()):
+    for labels in (tmp_path / "labels.npy", str(tmp_path / "labels.npy"), stream.targets, stream.targets.tolist()):
         read = read_stream(
             tmp_path / "features.npy",
-            labels=labels,
+            targets=labels,
             class_vectors=tmp_path / "class_vectors.npy",
             class_names=stream.head.class_names,
             logit_scale=10.0,
@@ -118,9 +118,9 @@ def test_pt_as_a_dict_and_as_a_bare_tensor(content, stream, tmp_path):
     check_same(read_stream(tmp_path / "s.pt"), stream)
     torch.save(tensors["features"].bfloat16(), tmp_path / "f.pt")
     torch.save(tensors["labels"], tmp_path / "l.pt")
-    beside = {"labels": tmp_path / "l.pt", "class_vectors": tensors["class_vectors"], "logit_scale": 10.0}
+    beside = {"targets": tmp_path / "l.pt", "class_vectors": tensors["class_vectors"], "logit_scale": 10.0}
     read = read_stream(tmp_path / "f.pt", **beside)
-    assert np.array_equal(read.labels, stream.labels)
+    assert np.array_equal(read.targets, stream.targets)
     assert read.head.class_names == tuple(str(i) for i in range(8))
 
 
@@ -168,8 +168,8 @@ def meta(**changes):
         ),
         (bad("labels", np.zeros(399, np.int64)), "labels must be 400 whole numbers"),
         (bad("labels", np.zeros(400, np.float32)), "labels must be 400 whole numbers, got float32"),
-        (bad("labels", np.full(400, 8)), "labels must be from 0 to 7, got 8 to 8"),
-        (bad("labels", np.full(400, -1)), "labels must be from 0 to 7, got -1 to -1"),
+        (bad("labels", np.full(400, 8)), "labels must be from -1 to 7, got 8 to 8"),
+        (bad("labels", np.full(400, -2)), "labels must be from -1 to 7, got -2 to -2"),
         (bad("order", np.zeros(400, np.int64)), "order must hold every position from 0 to 399 once"),
         (meta(domains=json.dumps(["a"])), "domains must name every sample: 1 names for 400 samples"),
         (meta(class_names=json.dumps(["a"])), "1 class names for 8 class vectors"),
@@ -189,7 +189,7 @@ def test_files_whose_parts_do_not_fit(stream_file, change, message):
 def test_files_that_are_not_feature_files(stream_file, tmp_path):
     with pytest.raises(InputError, match=r"feature files end in .safetensors, .npz, .npy, .pt"):
         read_stream(tmp_path / "features.csv")
-    with pytest.raises(InputError, match="no feature file at"):
+    with pytest.raises(InputError, match="no run or feature file at"):
         read_stream(tmp_path / "features.npy")
     content = stream_file.read_bytes()
     for suffix in (".safetensors", ".npz", ".npy", ".pt"):
@@ -203,7 +203,7 @@ def test_files_that_are_not_feature_files(stream_file, tmp_path):
         read_stream(tmp_path / "objects.npy")
     np.savez(tmp_path / "labels.npz", labels=np.zeros(3))
     with pytest.raises(InputError, match="must hold one bare array"):
-        read_stream(stream_file, labels=tmp_path / "labels.npz")
+        read_stream(stream_file, targets=tmp_path / "labels.npz")
 
 
 def test_a_stream_that_cannot_be_written_says_so(stream, tmp_path):

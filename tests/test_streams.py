@@ -39,7 +39,7 @@ def answers_as_published(stream, tensors, features, size):
     logits = np.concatenate([to_host(adapter.step(features[i : i + size])) for i in range(0, len(stream), size)])
     predictions = logits.argmax(axis=1)
     reference = tensors["reference_predictions"]
-    labels = stream.labels[stream.order]
+    labels = stream.targets[stream.order]
     assert np.mean(predictions == reference) >= 0.999
     assert abs(np.mean(predictions == labels) - np.mean(reference == labels)) <= 0.0005
     np.testing.assert_allclose(logits[-32:], tensors["reference_logits_tail"], atol=1e-3)
@@ -49,7 +49,7 @@ def test_both_caches_help_and_together_most(real):
     # The published algorithm's own figures for these streams; CIFAR-10 and PACS gain nothing from one of the caches.
     stream, _ = real
     features = stream.features[stream.order]
-    labels = stream.labels[stream.order]
+    labels = stream.targets[stream.order]
 
     def accuracy(method, **settings):
         adapter = method(stream.head, **settings)

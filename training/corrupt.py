@@ -75,7 +75,7 @@ def make_stream(pack: Path, dataset: str, corruption: str, encoder: Encoder, lim
     return FeatureStream(
         np.concatenate([batch.features for batch in batches]).astype(np.float16),  # half precision is enough
         build_head(encoder, [name.replace("_", " ") for name in classes]),
-        labels=np.array([classes.index(row["class_name"]) for row in rows]),
+        targets=np.array([classes.index(row["class_name"]) for row in rows]),
         domains=tuple(row["domain"] for row in rows),
         encoder=f"bundled, {corruption}",
         prompts="single",
@@ -96,7 +96,7 @@ def main() -> None:
     for name in options.only:
         stream = make_stream(options.pack, *STREAMS[names.index(name)], encoder, options.limit)
         write_stream(stream, options.to / f"{name}.safetensors")
-        right = np.mean(stream.head.observe(stream.features).logits.argmax(axis=1) == stream.labels)
+        right = np.mean(stream.head.observe(stream.features).logits.argmax(axis=1) == stream.targets)
         print(f"{name}: {len(stream)} images, zero-shot {100 * right:.1f} %", flush=True)
 
 

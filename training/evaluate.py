@@ -60,7 +60,7 @@ class Pack:
         classes = sorted(set(self.names[self.datasets == dataset].tolist()))
         rows = (self.datasets == dataset) & (self.domains == domain if domain else True)
         return FeatureStream(
-            self.features[rows], build_head(self.encoder, classes), labels=np.searchsorted(classes, self.names[rows])
+            self.features[rows], build_head(self.encoder, classes), targets=np.searchsorted(classes, self.names[rows])
         )
 
 
@@ -71,7 +71,7 @@ def accuracies(stream: FeatureStream) -> tuple[float, float]:
         order = np.random.default_rng(seed).permutation(len(stream))
         for method, shares in correct.items():
             logits = create(method, stream.head).step(stream.features[order])
-            shares.append(np.mean(logits.argmax(axis=1) == stream.labels[order]))
+            shares.append(np.mean(logits.argmax(axis=1) == stream.targets[order]))
     return 100 * float(np.mean(correct["zero-shot"])), 100 * float(np.mean(correct["tda"]))
 
 
@@ -133,7 +133,7 @@ def _demo_stream(pack: Pack) -> FeatureStream:
     return replace(
         stream,
         features=stream.features[order].astype(np.float16),
-        labels=stream.labels[order],
+        targets=stream.targets[order],
         domains=tuple(domains[order].tolist()),
         encoder="bundled",
     )

@@ -15,9 +15,9 @@ import string
 from collections.abc import Iterator
 from pathlib import Path
 
-from acclimate.bench.datasets import DATASETS
 from acclimate.prompts import nouns
 from acclimate.prompts.spelling import _everyday_words, english_name, misspelled, similar_words
+from acclimate.sources.datasets import DATASETS
 
 LIVING = ("05", "20")  # WordNet's files of animals and plants
 LATIN = re.compile(r"[A-Z][a-z]+( [a-z]+){1,2}")

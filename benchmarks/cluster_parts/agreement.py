@@ -72,7 +72,7 @@ def _measure(path: Path, method: str, shards: Sequence[int], every: Sequence[int
     stream: FeatureStream = read_stream(path)
     order = stream.order if stream.order is not None else np.arange(len(stream.features))
     features = stream.features[order]
-    labels = stream.labels[order]
+    labels = stream.targets[order]
     given = {"stream": path.stem, "method": method, "classes": len(stream.head)}
     single = ordered(create(method, stream.head), features)
     zero_shot = stream.head.observe(features).probs.argmax(axis=1)

@@ -102,13 +102,15 @@ def _upload(values: HostArray, like: Array) -> Array:
     return tensor.to(device(like), non_blocking=True)
 
 
-def check_integers(values: Sequence[int] | HostArray, samples: int, largest: int, name: str) -> HostArray:
-    """Return one number per sample, from 0 to the largest, as an array; `name` is a word for errors."""
+def check_integers(
+    values: Sequence[int] | HostArray, samples: int, largest: int, name: str, smallest: int = 0
+) -> HostArray:
+    """Return one number per sample, from the smallest to the largest, as an array; `name` is a word for errors."""
     values = np.asarray(values)
     if values.dtype.kind not in "iu" or values.shape != (samples,):
         raise InputError(f"{name} must be {samples} whole numbers, got {values.dtype} of shape {values.shape}.")
-    if samples and (values.min() < 0 or values.max() > largest):
-        raise InputError(f"{name} must be from 0 to {largest}, got {values.min()} to {values.max()}.")
+    if samples and (values.min() < smallest or values.max() > largest):
+        raise InputError(f"{name} must be from {smallest} to {largest}, got {values.min()} to {values.max()}.")
     return values.astype(np.int64)
 
 

@@ -21,7 +21,7 @@ class AcclimateError(Exception):
         ...     acclimate.read_stream("missing.safetensors")
         ... except acclimate.AcclimateError as error:
         ...     print(error)
-        no feature file at missing.safetensors.
+        no run or feature file at missing.safetensors.
     """
 
 

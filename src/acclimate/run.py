@@ -162,9 +162,9 @@ def part_name(number: int) -> str:
 
 
 class StoredFeatures:
-    """Features (n, d) or (n, V, d) of the images of a run that could be read, read from its parts slice by slice.
+    """Features (n, d) or (n, V, d) of the images of a run that could be read, read from its parts when indexed.
 
-    It has the shape and the slices of an array, so memory holds one slice at a time.
+    It has the shape of an array, and is indexed with slices and with positions (m,), so memory holds one block of them.
     """
 
     dtype = np.dtype(np.float32)
@@ -178,19 +178,33 @@ class StoredFeatures:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: slice) -> HostArray:
+    def __getitem__(self, rows: slice | HostArray) -> HostArray:
+        if not isinstance(rows, slice):
+            return self._at(np.asarray(rows))
         first, stop, step = rows.indices(len(self))
         found = [np.empty((0, *self.shape[1:]), np.float32)]
         for part, end in zip(self._parts, self._ends, strict=True):
             begin = end - part.shape[0]
             if first < end and first < stop and begin < stop:
-                mapped = np.memmap(part.path, np.float32, "r", part.offset, part.shape)
-                found.append(np.array(mapped[first - begin : stop - begin : step]))
+                found.append(np.array(_map(part)[first - begin : stop - begin : step]))
                 first += -(-(min(stop, end) - first) // step) * step
         return np.concatenate(found)
 
+    def _at(self, positions: HostArray) -> HostArray:
+        found = np.empty((len(positions), *self.shape[1:]), np.float32)
+        numbers = np.searchsorted(self._ends, positions, side="right")
+        for number in np.unique(numbers):
+            part = self._parts[number]
+            here = numbers == number
+            found[here] = _map(part)[positions[here] - (self._ends[number] - part.shape[0])]
+        return found
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> HostArray:
         return np.asarray(self[:], dtype)
+
+
+def _map(part: Part) -> HostArray:
+    return np.memmap(part.path, np.float32, "r", part.offset, part.shape)
 
 
 @dataclass

@@ -1,10 +1,10 @@
-"""Feature streams and their files: image features with a head, and labels where they are known.
+"""Feature streams: image features with a head, and true classes where they are known; read from runs and files.
 
-A `.safetensors` or `.npz` file holds the tensors `features` (n, d) or (n, V, d), `class_vectors` (K, d), and optionally
-`labels` (n,), `order` (n,) and the `kinds` (M, d) of broad classes; `logit_scale`, `logit_bias` and JSON lists
-(`class_names`, `kind_counts`, `domains`, `files`) are metadata in the first and arrays in the second. A `.pt` file
-holds a dict with the same names. A bare array (`.npy`, or a tensor in a `.pt`) is features alone, and the rest is
-passed with it.
+A run (see `acclimate.run`) is read slice by slice. A `.safetensors` or `.npz` file holds the tensors `features` (n, d)
+or (n, V, d), `class_vectors` (K, d), and optionally `labels` (n,), `order` (n,) and the `kinds` (M, d) of broad
+classes; `logit_scale`, `logit_bias` and JSON lists (`class_names`, `kind_counts`, `domains`, `files`) are metadata in
+the first and arrays in the second. A `.pt` file holds a dict with the same names. A bare array (`.npy`, or a tensor in
+a `.pt`) is features alone, and the rest is passed with it.
 """
 
 import io
@@ -13,7 +13,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,16 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from acclimate.arrays import HostArray, check_integers, is_array_api_obj, to_host
-from acclimate.errors import AcclimateError, InputError, missing
+from acclimate.errors import AcclimateError, InputError, missing, same_words
 from acclimate.evidence import Head
-from acclimate.files import to_bytes, write_atomically, writing
+from acclimate.files import read_snapshot, to_bytes, write_atomically, writing
+from acclimate.run import HEAD, Run, StoredFeatures, is_run
 
 TENSORS = ("features", "class_vectors", "kinds", "labels", "order")
 LISTS = ("class_names", "kind_counts", "domains", "files")  # JSON lists in the metadata
 TEXTS = ("encoder", "prompts", "views_kind")
 WRITTEN = (".safetensors", ".npz")
+BLOCK = 1024  # samples that are read at once
 ArrayOrFile = HostArray | str | os.PathLike[str]
 
 
@@ -37,9 +39,10 @@ class FeatureStream:
     """A stream of image features, and the head that classifies them.
 
     Attributes:
-        features: (n, d), or (n, V, d) for V views per sample; of any length. Unit rows when read from a file.
+        features: (n, d), or (n, V, d) for V views per sample; of any length. Unit rows when read from a file; those of
+            a run are `StoredFeatures`, which read what they are indexed with.
         head: class vectors, names, logit scale and bias.
-        labels: (n,) true classes, for scoring only; None when unknown.
+        targets: (n,) true classes, for scoring only, -1 for samples whose class is unknown; None when all are.
         order: (n,) the order in which to take the samples; None for the order of the file.
         domains: n names of the domain of each sample; None when unknown.
         files: n names of the images; None when unknown.
@@ -54,15 +57,15 @@ class FeatureStream:
     Examples:
         >>> import numpy as np
         >>> from acclimate import TDA, FeatureStream, Head
-        >>> stream = FeatureStream(np.eye(3), Head(np.eye(3), logit_scale=10.0), labels=np.arange(3))
+        >>> stream = FeatureStream(np.eye(3), Head(np.eye(3), logit_scale=10.0), targets=np.arange(3))
         >>> logits = TDA(stream.head).step(stream.features)
-        >>> float(np.mean(logits.argmax(axis=1) == stream.labels))
+        >>> float(np.mean(logits.argmax(axis=1) == stream.targets))
         1.0
     """
 
     features: HostArray
     head: Head
-    labels: HostArray | None = None
+    targets: HostArray | None = None
     order: HostArray | None = None
     domains: tuple[str, ...] | None = None
     files: tuple[str, ...] | None = None
@@ -78,7 +81,7 @@ class FeatureStream:
 
     def __repr__(self) -> str:
         parts = [f"features {self.features.shape}", f"{len(self.head)} classes"]
-        known = {"labels": self.labels, "order": self.order, "domains": self.domains, "files": self.files}
+        known = {"targets": self.targets, "order": self.order, "domains": self.domains, "files": self.files}
         parts += [f"{len(values)} {name}" for name, values in known.items() if values is not None]
         parts += [f"{name}={text!r}" for name in TEXTS if (text := getattr(self, name))]
         return f"FeatureStream({', '.join(parts)})"
@@ -92,22 +95,26 @@ class FeatureStream:
 def read_stream(
     path: str | os.PathLike[str],
     *,
-    labels: ArrayOrFile | None = None,
+    targets: ArrayOrFile | None = None,
     class_vectors: ArrayOrFile | None = None,
     class_names: Sequence[str] | None = None,
     logit_scale: float | None = None,
 ) -> FeatureStream:
-    """Read a feature file (.safetensors, .npz, .npy, .pt).
+    """Read a run, or a feature file (.safetensors, .npz, .npy, .pt).
+
+    A run has the class vectors of its last answer. Its images have the true classes that their source told; those
+    whose class is not among the labels have -1, and images that could not be read are left out.
 
     Args:
-        path: the file.
-        labels: (n,) true classes, or a .npy or .pt file of them; replaces those of the file.
+        path: the run or file.
+        targets: (n,) true classes, -1 where unknown, or a .npy or .pt file of them; replaces those of the file.
         class_vectors: (K, d), or a .npy or .pt file of them; replaces those of the file.
         class_names: K names; replaces those of the file.
         logit_scale: the model's scale; replaces that of the file.
 
     Raises:
         InputError: the file is missing, truncated, foreign, or its parts do not match.
+        RunError: the run is damaged.
 
     Examples:
         >>> import tempfile
@@ -120,11 +127,11 @@ def read_stream(
         3
     """
     path = Path(path)
-    content = _read(path)
+    content = _read_run(path) if is_run(path) else _read(path)
     if class_vectors is not None:
         content.pop("kinds", None)
     given = {
-        "labels": None if labels is None else _array(labels),
+        "labels": None if targets is None else _array(targets),
         "class_vectors": None if class_vectors is None else _array(class_vectors),
         "class_names": class_names,
         "logit_scale": logit_scale,
@@ -151,8 +158,9 @@ ends in .safetensors or .npz.
     """
     check_stream_path(path)
     tensors, about_head = stream.head.to_file()
-    arrays = {"features": stream.features, **tensors}
-    arrays |= {name: values for name in ("labels", "order") if (values := getattr(stream, name)) is not None}
+    arrays = {"features": np.asarray(stream.features), **tensors}
+    known = {"labels": stream.targets, "order": stream.order}
+    arrays |= {name: values for name, values in known.items() if values is not None}
     given = about_head | {"domains": stream.domains, "files": stream.files}
     lists = {name: list(given[name]) for name in LISTS if given.get(name) is not None}
     numbers = {"logit_scale": stream.head.logit_scale, "logit_bias": stream.head.logit_bias, "skipped": stream.skipped}
@@ -173,12 +181,50 @@ ends in .safetensors or .npz.
         write_atomically(path, content)
 
 
+def original_views(stream: FeatureStream) -> FeatureStream:
+    """Return a stream with the first of several views alone: the image itself. Its time of encoding is unknown."""
+    if stream.views == 1:
+        return stream
+    starts = range(0, len(stream), BLOCK)
+    first = [np.array(stream.features[start : start + BLOCK][:, 0]) for start in starts]
+    return replace(stream, features=np.concatenate(first), views_kind="", encode_s=None)
+
+
+def _read_run(path: Path) -> dict[str, Any]:
+    run = Run.open(path)
+    if not (run.path / HEAD).is_file():
+        raise InputError(
+            f"{path} has no class vectors; answer it with `acclimate classify {path} --labels ...`, and read that run."
+        )
+    tensors, about = read_snapshot(run.path / HEAD)
+    known = {same_words(name): index for index, name in enumerate(about["class_names"])}
+    readable = [index for index, error in enumerate(run.errors) if error is None]
+    truths = run.truths
+    names = run.names
+    templates = run.answer.get("templates")
+    targets = np.array([known.get(same_words(truths[index] or ""), -1) for index in readable], np.int64)
+    by_name = run.features.get("domains")  # of a dataset whose file names begin with the domain
+    return {
+        **{name: value for name, value in run.features.items() if isinstance(value, str)},
+        **tensors,
+        **about,
+        "features": run.stored_features,
+        "labels": targets if (targets >= 0).any() else None,
+        "files": [names[index] for index in readable],
+        "domains": [Path(names[index]).name.rpartition("_")[0] for index in readable] if by_name else None,
+        "encoder": run.features.get("model", ""),
+        "prompts": ", ".join(templates) if isinstance(templates, list) else "",
+        "skipped": run.images - len(readable),
+        "encode_s": run.features.get("seconds"),
+    }
+
+
 def _read(path: Path) -> dict[str, Any]:
     readers = {".safetensors": _read_safetensors, ".npz": _read_numpy, ".npy": _read_numpy, ".pt": _read_pt}
     if path.suffix not in readers:
         raise InputError(f"{path}: cannot tell what it holds; feature files end in {', '.join(readers)}.")
     if not path.is_file():
-        raise InputError(f"no feature file at {path}.")
+        raise InputError(f"no run or feature file at {path}.")
     try:
         return readers[path.suffix](path)
     except AcclimateError:
@@ -246,16 +292,22 @@ def _assemble(path: Path, content: dict[str, Any]) -> FeatureStream:
             content.get("kinds"),
             tuple(content.get("kind_counts", ())),
         )
-        features = head.unit_features(np.asarray(content["features"]))
+        features = content["features"]
+        if not isinstance(features, StoredFeatures):
+            features = head.unit_features(np.asarray(features))
+        elif not len(features) or features.shape[-1] != head.dim:
+            raise InputError(f"features have shape {features.shape}, and the class vectors have dim {head.dim}.")
         count = len(features)
-        labels = content.get("labels")
+        targets = content.get("labels")
+        if targets is not None:
+            targets = check_integers(np.asarray(targets), count, len(head) - 1, "labels", smallest=-1)
         order = None if content.get("order") is None else check_integers(content["order"], count, count - 1, "order")
         if order is not None and len(np.unique(order)) != count:
             raise InputError(f"order must hold every position from 0 to {count - 1} once.")
         return FeatureStream(
             features=features,
             head=head,
-            labels=None if labels is None else check_integers(labels, count, len(head) - 1, "labels"),
+            targets=targets,
             order=order,
             domains=_names(content, "domains", count),
             files=_names(content, "files", count),

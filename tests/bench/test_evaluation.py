@@ -30,7 +30,7 @@ def test_a_row_per_stream_method_and_order(stream, other):
             taken = stream_order(each, order)
             logits = create("tda", each.head).step(each.features[taken])
             (row,) = [row for row in evaluation.rows if (row.stream, row.method, row.order) == (name, "tda", order)]
-            assert row.accuracy == pytest.approx(np.mean(logits.argmax(axis=1) == each.labels[taken]))
+            assert row.accuracy == pytest.approx(np.mean(logits.argmax(axis=1) == each.targets[taken]))
             assert row.gain == pytest.approx(row.helpful - row.harmful)
             assert row.samples == len(each)
 
@@ -55,11 +55,11 @@ def test_scores_of_classes(stream):
     orders = [stream_order(stream, f"shuffled:{seed}") for seed in (0, 1)]
     runs = [create("tda", stream.head).step(stream.features[order]) for order in orders]
     answered = np.concatenate([logits.argmax(axis=1) for logits in runs])
-    labels = np.concatenate([stream.labels[order] for order in orders])
+    labels = np.concatenate([stream.targets[order] for order in orders])
     rows = [row for row in evaluation.per_class if row.method == "tda"]
     for index, row in enumerate(rows):
         assert row.class_name == stream.head.class_names[index]
-        assert row.samples == np.sum(stream.labels == index)
+        assert row.samples == np.sum(stream.targets == index)
         assert row.recall == pytest.approx(np.mean(answered[labels == index] == index))
         assert row.precision == pytest.approx(np.mean(labels[answered == index] == index))
     base = [row for row in evaluation.per_class if row.method == "zero-shot"]
@@ -67,8 +67,8 @@ def test_scores_of_classes(stream):
 
 
 def test_a_class_without_samples_has_no_recall(stream):
-    kept = stream.labels != 3
-    part = replace(stream, features=stream.features[kept], labels=stream.labels[kept], order=None, domains=None)
+    kept = stream.targets != 3
+    part = replace(stream, features=stream.features[kept], targets=stream.targets[kept], order=None, domains=None)
     row = next(row for row in evaluate(part, "tda").per_class if row.class_name == stream.head.class_names[3])
     assert row.samples == 0
     assert np.isnan(row.recall)
@@ -124,7 +124,7 @@ def test_methods_as_people_pass_them(stream):
             return Step(sum(self.weights) * evidence.logits)
 
     fitted = TipAdapter(stream.head)
-    fitted.fit(stream.features[:200], stream.labels[:200])
+    fitted.fit(stream.features[:200], stream.targets[:200])
     adapter = TDA(stream.head, positive_alpha=3.0)
     adapter.step(stream.features)
     methods = ["zero-shot", TDA, adapter, ("prior", {}), (Own, {"weights": [(1.0,), (3.0, 4.0)]}), fitted]
@@ -134,9 +134,9 @@ def test_methods_as_people_pass_them(stream):
         *("own weights=(1.0,)", "own weights=(3.0, 4.0)", "tip-adapter"),
     ]
     fresh = create("tda", stream.head, positive_alpha=3.0).step(stream.features).argmax(axis=1)
-    assert evaluation.rows[2].accuracy == pytest.approx(np.mean(fresh == stream.labels))
+    assert evaluation.rows[2].accuracy == pytest.approx(np.mean(fresh == stream.targets))
     same = fitted.step(stream.features).argmax(axis=1)
-    assert evaluation.rows[-1].accuracy == pytest.approx(np.mean(same == stream.labels))
+    assert evaluation.rows[-1].accuracy == pytest.approx(np.mean(same == stream.targets))
     assert acclimate.list_methods()["own"] is Own
 
 
@@ -172,14 +172,14 @@ def test_two_fitted_adapters_have_one_name(stream):
     adapters = []
     for shots in (100, 200):
         adapters.append(TipAdapter(stream.head))
-        adapters[-1].fit(stream.features[:shots], stream.labels[:shots])
+        adapters[-1].fit(stream.features[:shots], stream.targets[:shots])
     with pytest.raises(InputError, match="two methods would be called 'tip-adapter'"):
         evaluate(stream, adapters)
 
 
 def test_streams_that_cannot_be_scored(stream, tmp_path):
     with pytest.raises(InputError, match="photos has no labels"):
-        evaluate({"photos": replace(stream, labels=None)}, "tda")
+        evaluate({"photos": replace(stream, targets=None)}, "tda")
     with pytest.raises(InputError, match="no streams"):
         evaluate([], "tda")
     with pytest.raises(InputError, match="orders must be at least 1"):

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from acclimate.bench.comparison import group_results, recipe_tables
-from acclimate.bench.datasets import DATASETS, dataset_named
 from acclimate.bench.recipes import RECIPES
+from acclimate.bench.reproduction import Reproduction
 from acclimate.bench.results import OF_FILE
-from acclimate.bench.suite import plan_streams
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.stream import read_stream, write_stream
@@ -30,32 +29,14 @@ def write(tmp_path):
     return write
 
 
+def planned(recipes, paths, folder, *methods, **settings):
+    plan = Reproduction(paths, folder)
+    plan.plan(recipes, methods, settings)
+    return plan
+
+
 def run(recipes, paths, folder, *methods, **settings):
-    return plan_streams(recipes, paths, methods=methods, settings=settings).run(folder / "runs")
-
-
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("eurosat", "eurosat"),
-        ("fgvc_aircraft", "aircraft"),
-        ("oxford_pets", "pets"),
-        ("Stanford-Cars", "cars"),
-        ("caltech-101", "caltech101"),
-        ("oxford_flowers", "flowers102"),
-        ("imagenet_a", "imagenet-a"),
-        ("imagenet-adversarial", "imagenet-a"),
-        ("imagenet-s", "imagenet-sketch"),
-        ("imagenetv2", "imagenet-v2"),
-    ],
-)
-def test_names_of_datasets(name, key):
-    assert dataset_named(name).key == key
-
-
-def test_other_names():
-    assert dataset_named("cifar10") is None
-    assert all(dataset_named(dataset.key) == dataset for dataset in DATASETS.values() if not dataset.part_of)
+    return planned(recipes, paths, folder, *methods, **settings).run()
 
 
 @pytest.mark.parametrize(
@@ -71,27 +52,21 @@ def test_other_names():
 def test_files_that_stand_for_no_dataset(write, tmp_path, name, classes, changes, why):
     path = write(name, classes, **changes)
     with pytest.raises(InputError) as error:
-        plan_streams([SUITE], [path])
-    assert f"no feature file stands for a dataset of cross-domain ({name}: {why}" in str(error.value)
-    plan = plan_streams([RECIPES["caches"]], [path])  # an ablation runs on any file
+        planned([SUITE], [path], tmp_path)
+    assert f"no file stands for a dataset of cross-domain ({name}: {why}" in str(error.value)
+    plan = planned([RECIPES["caches"]], [path], tmp_path)  # an ablation runs on any file
     assert plan.other_files[name].startswith(why)
-    zero_shot, *_ = run([RECIPES["caches"]], [path], tmp_path)
-    assert (zero_shot.dataset, zero_shot.prompts) == (name, OF_FILE)
+    assert {(each.dataset, each.prompts) for each in plan.run()} == {(name, OF_FILE)}
 
 
-def test_a_dataset_of_another_suite(write):
-    with pytest.raises(InputError, match=r"no feature file stands for a dataset of ood \(eurosat: not in this table\)"):
-        plan_streams([RECIPES["ood"]], [write("eurosat", 10)])
+def test_a_dataset_of_another_suite(write, tmp_path):
+    with pytest.raises(InputError, match=r"no file stands for a dataset of ood \(eurosat: not in this table\)"):
+        planned([RECIPES["ood"]], [write("eurosat", 10)], tmp_path)
 
 
-def test_two_files_of_one_dataset_are_refused(write):
-    with pytest.raises(InputError, match="the results of two feature files would be those of 'pets'"):
-        plan_streams([SUITE], [write("pets", 37), write("oxford_pets", 37)])
-
-
-def test_times_need_images(write):
-    with pytest.raises(InputError, match="efficiency measures the time from the image to the answer: it needs --data"):
-        plan_streams([RECIPES["efficiency"]], [write("imagenet", 1000)])
+def test_two_files_of_one_dataset_are_refused(write, tmp_path):
+    with pytest.raises(InputError, match="two of the files are pets with the same views; leave out one of them"):
+        Reproduction([write("pets", 37), write("oxford_pets", 37)], tmp_path)
 
 
 def test_the_rows_of_a_suite_from_feature_files(write, tmp_path):
@@ -124,16 +99,12 @@ def test_the_rows_of_a_suite_from_feature_files(write, tmp_path):
     assert caches.columns == ("eurosat", "pets", "average of 2 of 10", "imagenet")
 
 
-def test_rows_that_features_cannot_give(write):
-    plan = plan_streams([SUITE], [write("eurosat", 10)])
-    assert plan.lacking == {
-        "cross-domain": {
-            "CoOp": "ImageNet's training images: --data",
-            "CoCoOp": "ImageNet's training images: --data",
-            "TPT": "the text tower of a model: --data",
-            "DiffTPT": "the text tower of a model: --data",
-        }
-    }
+def test_rows_that_features_cannot_give(write, tmp_path):
+    plan = planned([SUITE], [write("eurosat", 10)], tmp_path)
+    assert plan.lacking("cross-domain") == [
+        f"{name} is not measured on eurosat; it needs the text tower of a model: --model."
+        for name in ("CoOp", "CoCoOp", "TPT", "DiffTPT")
+    ]
 
 
 def test_methods_by_name_and_their_settings(write, tmp_path):
@@ -148,10 +119,10 @@ def test_methods_by_name_and_their_settings(write, tmp_path):
     rows = dict(recipe_tables(SUITE, group)[0].rows)
     assert rows["tda, positive_alpha 1.5"][0].why[-1] == "the settings are not the paper's: positive_alpha 1.5."
     assert rows["dota"][0].reported is None
-    with pytest.raises(InputError, match="mta in cross-domain needs feature files with several views per image"):
-        plan_streams([SUITE], [path], methods=["mta"])
+    with pytest.raises(InputError, match="mta in cross-domain needs a run with views: `acclimate embed dataset:euro"):
+        planned([SUITE], [path], tmp_path, "mta")
     with pytest.raises(InputError, match="tpt in cross-domain needs the text tower of a model"):
-        plan_streams([SUITE], [path], methods=["tpt"])
+        planned([SUITE], [path], tmp_path, "tpt")
 
 
 def test_methods_that_need_views_run_on_files_with_views(write, tmp_path):
@@ -160,7 +131,9 @@ def test_methods_that_need_views_run_on_files_with_views(write, tmp_path):
     features = np.repeat(single.features[:, None], 3, axis=1)
     write_stream(replace(single, features=features, views_kind="crop"), path)
     results = run([SUITE], [path], tmp_path, "mta")
-    assert [(each.method, each.views) for each in results] == [("zero-shot", 3), ("mta", 3)]
+    assert [(each.method, each.views) for each in results] == [("zero-shot", 1), ("mta", 3)]
+    one_view = (single.head.observe(single.features).logits.argmax(axis=1) == single.targets).mean()
+    assert [each.baseline["acc1"] for each in results] == pytest.approx([one_view, one_view])
 
 
 def test_files_that_no_recipe_uses_are_not_run(write, tmp_path):

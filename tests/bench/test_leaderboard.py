@@ -208,7 +208,7 @@ def test_the_main_table():
 def test_the_scores_of_a_run(paths, order):
     stream = plan_board(paths).streams["many"]
     taken = stream_order(stream, order)
-    labels = stream.labels[taken]
+    labels = stream.targets[taken]
     scores = measure("many", paths[0], order, VARIANTS, None, passes=2)
     assert [(score.method, score.passes) for score in scores] == [
         *(("zero-shot", 1), ("tda", 1), ("tda", 2), ("dota", 1), ("dota", 2))
@@ -244,7 +244,7 @@ def test_impossible_runs_are_left_out_and_listed(paths):
     few_shot = [name for name, method in list_methods().items() if method.kind == "few-shot"]
     unfit = dict.fromkeys(on_views, "needs views in every stream")
     unfit |= dict.fromkeys(few_shot, "fitted to labelled samples")
-    unfit |= dict.fromkeys(("difftpt", "tpt"), "needs text and views")
+    unfit |= dict.fromkeys(("difftpt", "tpt"), "needs the text tower of a model: --model")
     unfit |= dict.fromkeys(collections(), "answers a stream as a whole; --passes 2")
     others = [name for name in list_methods() if name not in ("zero-shot", *unfit)]
     assert [[each.method for each in task.keywords["variants"]] for task in plan.tasks] == [others] * len(plan.tasks)
@@ -276,7 +276,7 @@ def test_methods_on_views_run_where_all_streams_have_views(tmp_path, paths):
 
 def test_a_limit_takes_samples_of_the_whole_stream(paths):
     stream = plan_board(paths, limit=60).streams["many"]
-    assert len(stream) == len(stream.labels) == len(stream.domains) == 60
+    assert len(stream) == len(stream.targets) == len(stream.domains) == 60
     assert set(stream.domains) == {"near", "far"}
     assert {score.samples for score in measure("many", paths[0], "shuffled:0", [Variant("prior")], 60, 1)} == {60}
 

@@ -46,7 +46,7 @@ PARTIAL = ("few-classes", "half-classes", "long-tail", "first-200")
 
 @given(st.sampled_from(sorted(SHAPES)), st.integers(0, 5), st.integers(10, 300))
 def test_every_shape_takes_no_sample_twice_and_depends_on_its_seed(shape, seed, samples):
-    labels = shifted_stream(samples=samples, classes=4, dim=8).labels
+    labels = shifted_stream(samples=samples, classes=4, dim=8).targets
     labels[:4] = range(4)
     names = [f"domain {i % 3}" for i in range(samples)]
     order = take_order(f"{shape}:{seed}", samples, labels, names)
@@ -106,8 +106,8 @@ def changes(values):
 
 
 def test_classes_in_sequence_and_in_bursts(stream):
-    assert changes(stream.labels[take_order("class-sequential:0", 400, stream.labels)]) == 7
-    labels = shifted_stream(samples=4000, classes=8, dim=8).labels
+    assert changes(stream.targets[take_order("class-sequential:0", 400, stream.targets)]) == 7
+    labels = shifted_stream(samples=4000, classes=8, dim=8).targets
     bursts = labels[take_order("correlated:0", 4000, labels)].reshape(-1, 100)
     shuffled = labels[take_order("shuffled:0", 4000)].reshape(-1, 100)
     kinds = [np.mean([len(np.unique(part)) for part in parts]) for parts in (bursts, shuffled)]

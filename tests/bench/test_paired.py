@@ -93,4 +93,4 @@ def test_answers_stand_at_the_positions_of_their_samples(stream):
     assert np.array_equal(np.flatnonzero(found[0, :, 1] >= 0), np.sort(stream_order(stream, "few-classes:1")))
     for method, outcome in enumerate((zero_shot, tda)):
         for position, run in enumerate(outcome.runs.values()):
-            assert (found[method, :, position] == stream.labels).sum() == run.correct.sum()
+            assert (found[method, :, position] == stream.targets).sum() == run.correct.sum()

@@ -22,7 +22,7 @@ def test_zero_shot_runs_with_every_method(stream):
     assert list(zero_shot.runs) == list(tda.runs) == ["shuffled:0", "shuffled:1"]
     assert sum(done) == 4 * 400
     result = summarise("shifted", stream, tda, zero_shot)
-    by_hand = [np.mean(run.predictions == stream.labels[run.order]) for run in tda.runs.values()]
+    by_hand = [np.mean(run.predictions == stream.targets[run.order]) for run in tda.runs.values()]
     assert result.metrics["acc1"] == pytest.approx(np.mean(by_hand), abs=1e-6)
     assert result.orders["sd"] == pytest.approx(np.std(by_hand, ddof=1), abs=1e-6)
     assert result.orders["worst_tenth"] == pytest.approx(min(by_hand), abs=1e-6)
@@ -119,7 +119,7 @@ def test_the_second_pass_answers_from_everything_learnt(stream):
 
 
 def test_the_second_pass_of_views_and_of_unlabelled_streams(views):
-    _, outcome = compare(replace(views, labels=None), [TDA], passes=2)
+    _, outcome = compare(replace(views, targets=None), [TDA], passes=2)
     adapter = create("tda", views.head)
     adapter.step(views.features)
     expected = refine(adapter, views.features)

@@ -7,16 +7,14 @@ import pytest
 
 from acclimate.bench.prequential import Variant, compare
 from acclimate.bench.results import (
-    Score,
     hardware,
     latex_table,
     peak_memory_mb,
-    read_results,
     reset_peak_memory,
     summarise,
     write_results,
 )
-from acclimate.errors import InputError, RunError
+from acclimate.errors import RunError
 
 
 def results_of(stream, orders=("shuffled:7",), **settings):
@@ -61,11 +59,11 @@ def test_the_baseline_is_zero_shot_in_the_same_order(stream):
     assert zero_shot.gain == zero_shot.changed == 0
     first = np.random.default_rng(1).permutation(400)[:4]
     predictions = (stream.features[first] @ stream.head.class_vectors.T).argmax(axis=1)
-    assert zero_shot.early["acc1"] == np.mean(predictions == stream.labels[first])
+    assert zero_shot.early["acc1"] == np.mean(predictions == stream.targets[first])
 
 
 def test_without_labels_there_are_changes_but_no_scores(stream):
-    _, result = results_of(replace(stream, labels=None), ["shuffled:0", "shuffled:1"])
+    _, result = results_of(replace(stream, targets=None), ["shuffled:0", "shuffled:1"])
     assert result.metrics == {"acc1": None, "acc5": None, "mean_per_class_recall": None}
     for name in ("gain", "ece", "brier", "baseline", "helpful", "over_time"):
         assert getattr(result, name) is None
@@ -83,34 +81,21 @@ def test_methods_without_entries_say_what_they_learnt(stream):
     assert summarise("shifted", stream, zero_shot, zero_shot).learnt == {}
 
 
-def test_results_are_read_as_they_were_written(stream, tmp_path):
+def test_several_results_are_a_list_with_a_line_each(stream, tmp_path):
     results = results_of(stream, ["shuffled:0", "shuffled:1"])
-    (tmp_path / "deep").mkdir()
-    write_results(results, tmp_path / "deep" / "two.json")
-    write_results(results[1:], tmp_path / "one.json")
-    (tmp_path / "manifest.json").write_text('{"encoder": "x"}')
-    (tmp_path / "list.json").write_text("[1, 2]")
-    (score,) = read_results(tmp_path / "one.json")
-    assert score.metrics == pytest.approx(results[1].metrics, abs=1e-6)  # written with six digits
-    assert score.orders["names"] == ["shuffled:0", "shuffled:1"]
-    assert (score.config, score.title) == (results[1].config, "tda")
-    assert [each.method for each in read_results(tmp_path)] == ["zero-shot", "tda", "tda"]
-    assert read_results(tmp_path)[-1] == score
-    write_results([score], tmp_path / "again.json")
-    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "one.json").read_bytes()
-    content = json.loads((tmp_path / "one.json").read_text())
-    assert Score.from_json({**content, "a newer key": 1}) == score
-
-
-def test_results_that_cannot_be_read_or_written(stream, tmp_path):
-    (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(InputError, match=r"cannot read .*broken\.json as JSON"):
-        read_results(tmp_path)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="no results in"):
-        read_results(tmp_path / "empty")
+    write_results(results, tmp_path / "two.json")
+    first, second = json.loads((tmp_path / "two.json").read_text())
+    assert [first["method"], second["method"]] == ["zero-shot", "tda"]
+    assert second["metrics"] == pytest.approx(results[1].metrics, abs=1e-6)  # written with six digits
+    assert len((tmp_path / "two.json").read_text().splitlines()) == 4
     with pytest.raises(RunError, match="cannot write"):
-        write_results(results_of(stream), tmp_path / "nowhere" / "x.json")
+        write_results(results, tmp_path / "nowhere" / "x.json")
+
+
+def test_encoding_takes_what_the_stream_recorded_over_all_images(stream):
+    recorded = results_of(replace(stream, encode_s=4.2, skipped=20))[1].cost
+    assert recorded["encode_ms_per_image"] == pytest.approx(10)
+    assert results_of(stream)[1].cost["encode_ms_per_image"] is None
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux can count from now on")

@@ -86,8 +86,8 @@ def test_what_caches_hold(stream):
     adapter = TDA(stream.head)
     order = np.random.default_rng(0).permutation(len(stream))
     adapter.step(stream.features[order])
-    summary = learnt(adapter, stream.labels[order])
-    right = [stream.labels[order[entry.id]] == entry.class_index for entry in adapter.entries()["positive"]]
+    summary = learnt(adapter, stream.targets[order])
+    right = [stream.targets[order[entry.id]] == entry.class_index for entry in adapter.entries()["positive"]]
     assert summary["positive"]["entries"] == len(right) == 24
     assert summary["positive"]["label_accuracy"] == pytest.approx(np.mean(right))
     assert summary["positive"]["imbalance"] == summary["positive"]["empty_classes"] == 0
@@ -99,7 +99,7 @@ def test_what_caches_hold(stream):
 def test_what_sums_hold(stream):
     adapter = DOTA(stream.head)
     adapter.step(stream.features)
-    summary = learnt(adapter, stream.labels)
+    summary = learnt(adapter, stream.targets)
     columns = adapter.learnt()
     assert set(summary) == set(columns)
     for name, values in columns.items():

@@ -1,10 +1,7 @@
-import csv
-import io
 from dataclasses import replace
 
-import pytest
-
-from acclimate.bench.comparison import FORMATS, Cell, Table, cell_text, letters, notes
+from acclimate.bench.comparison import Cell, Table, cell_text, latex, letters, notes, text_rows
+from acclimate.bench.results import latex_text
 
 TABLE = Table(
     title="An example: top-1 accuracy, %",
@@ -30,42 +27,21 @@ def test_reasons_have_letters_over_all_tables():
     assert notes([TABLE])[1:3] == ["(a) other prompts.", "(b) other model."]
 
 
-def test_markdown():
-    text = FORMATS["markdown"]([TABLE])
-    assert (
-        "### An example: top-1 accuracy, %\n\nModel: a & b_c.\n\n| method | one | two |\n| --- | ---: | ---: |" in text
-    )
-    assert "| zero-shot | 50.00 / 51.23 <sup>a, b</sup> | 60.00 |" in text
-    assert "| tda <x> | – / 52.00 | 61.00 ± 0.25 / 61.50 <sup>b</sup> |" in text  # noqa: RUF001
-    assert text.count("Each cell: measured / reported in the paper, with its model on its data;") == 1
+def test_rows_show_letters():
+    (_, first, second), other = text_rows(TABLE, letters([TABLE]))
+    assert (first, second) == ("50.00 / 51.23 <sup>a, b</sup>", "60.00")
+    assert other == ("tda <x>", "– / 52.00", "61.00 ± 0.25 / 61.50 <sup>b</sup>")  # noqa: RUF001
 
 
-def test_latex_escapes_what_it_must():
-    text = FORMATS["latex"]([TABLE])
+def test_latex_escapes_what_it_must_and_shows_the_best_of_each_column():
+    text = latex([TABLE])
     assert r"\caption{An example: top-1 accuracy, \%. Model: a \& b\_c.}" in text
-    assert r"zero-shot & 50.00 / 51.23$^{a, b}$ & 60.00 \\" in text
-    assert r"61.00 $\pm$ 0.25 / 61.50$^{b}$ \\" in text
+    assert r"zero-shot & \textbf{50.00} / 51.23 & 60.00 \\" in text
+    assert r"tda \textless{}x\textgreater{} & -- / 52.00 & \textbf{61.00} $\pm$ 0.25 / 61.50 \\" in text
     assert text.count(r"\begin{tabular}{lrr}") == text.count(r"\end{tabular}") == 1
-
-
-def test_csv_has_a_line_per_cell_with_full_figures():
-    lines = list(
-        csv.DictReader(io.StringIO(FORMATS["csv"]([replace(TABLE, rows=(*TABLE.rows, ("none", (Cell(), Cell()))))])))
-    )
-    cells = [(name, column, cell) for name, row in TABLE.rows for column, cell in zip(TABLE.columns, row, strict=True)]
-    assert len(lines) == len(cells)
-    for line, (name, column, cell) in zip(lines, cells, strict=True):
-        assert (line["row"], line["column"], line["why"]) == (name, column, " ".join(cell.why))
-        for key in ("measured", "reported", "sd"):
-            assert line[key] == ("" if getattr(cell, key) is None else str(getattr(cell, key)))
+    assert latex_text("61.50 <sup>a, b</sup>") == "61.50$^{a, b}$"
 
 
 def test_tables_without_figures_of_the_paper_do_not_speak_of_them():
     alone = replace(TABLE, rows=(("tda", (Cell(60.0, why=("12 of 30 images.",)), Cell(61.0))),))
     assert notes([alone]) == ["(a) 12 of 30 images."]
-    assert "| tda | 60.00 <sup>a</sup> | 61.00 |" in FORMATS["markdown"]([alone])
-
-
-@pytest.mark.parametrize("name", sorted(FORMATS))
-def test_every_format_says_why(name):
-    assert "other prompts." in FORMATS[name]([TABLE])

@@ -35,7 +35,7 @@ def make_run(stream, method="tda", labels=(), unreadable=(), known=False, unsure
     adapter = create(method, head, **settings)
     names = [f"photos/{i:05d}.jpg" for i in range(len(stream))]
     errors = ["not an image" if i in unreadable else None for i in range(len(stream))]
-    truths = [head.class_names[label] if known else None for label in stream.labels]
+    truths = [head.class_names[label] if known else None for label in stream.targets]
     batch = Batch(0, names, errors, stream.features[[error is None for error in errors]], truths)
     return adapt_batch(adapter, batch, 2, unsure, first_id=0)[0], adapter
 
@@ -82,7 +82,7 @@ def painter(labels, size=(160, 120)):
 def run(stream):
     """Return the arguments of a report of a run."""
     found, adapter = make_run(stream, unreadable=(3, 77))
-    samples = make_samples(len(stream), painter(stream.labels.tolist()))
+    samples = make_samples(len(stream), painter(stream.targets.tolist()))
     return {"summary": summarise([columns_of(found)]), "adapter": adapter, "samples": samples}
 
 
@@ -149,7 +149,7 @@ def test_report_is_about_the_images_first(run, tmp_path):
 def test_report_shows_what_was_right_and_what_is_unsure(stream, tmp_path):
     found, adapter = make_run(stream, known=True, unsure=0.7)
     path = tmp_path / "report.html"
-    samples = make_samples(len(stream), painter(stream.labels.tolist()))
+    samples = make_samples(len(stream), painter(stream.targets.tolist()))
     summary = summarise([columns_of(found)])
     report(path, title="x", summary=summary, adapter=adapter, samples=samples, settings={}, unsure=0.7)
     page = Page(path.read_text("utf-8"))
@@ -240,7 +240,7 @@ def test_report_says_which_answer_is_which(stream, tmp_path):
     final = found.answered_again(SecondAnswers(adapter, stream.features, 2), 2, unsure=0.0)
     summary = summarise([final], passes=2)
     assert summary.changed_again > 0
-    samples = make_samples(len(stream), painter(stream.labels.tolist()))
+    samples = make_samples(len(stream), painter(stream.targets.tolist()))
     report(tmp_path / "two.html", title="x", settings={}, summary=summary, adapter=adapter, samples=samples)
     two = Page((tmp_path / "two.html").read_text("utf-8")).text
     counts = f"changed {summary.changed_online} answers; at the end, {summary.changed_again} answers changed once more."

@@ -246,13 +246,13 @@ def test_resume_and_overwrite(invoke, model, photos, tmp_path):
 def test_embed_then_run(invoke, model, photos, tmp_path):
     invoke("embed", photos, *model, "--out", "f.safetensors")
     stream = read_stream(tmp_path / "f.safetensors")
-    assert stream.labels is None  # the folders are named otherwise than the labels
+    assert stream.targets is None  # the folders are named otherwise than the labels
     assert stream.files[0] == f"{photos}/blue/img2.png"
     assert (stream.encoder, stream.prompts, stream.skipped) == (model[1], "single", 0)
     labels = ["--labels", "red, green, blue", "--model", model[1]]
     invoke("embed", photos, *labels, "--out", "g.safetensors")
     labelled = read_stream(tmp_path / "g.safetensors")
-    assert [labelled.head.class_names[i] for i in labelled.labels[:3]] == ["blue"] * 3
+    assert [labelled.head.class_names[i] for i in labelled.targets[:3]] == ["blue"] * 3
     zero_shot = rows_of(invoke("classify", photos, *labels, "--method", "zero-shot").stdout)
     accuracy = np.mean([row["file"].split("/")[-2] == row["label"] for row in zero_shot])
     assert f"{100 * accuracy:.2f}" in invoke("run", "g.safetensors", "--method", "zero-shot").stdout

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import acclimate
-from acclimate import TDA, load_state, read_stream
+from acclimate import TDA, load_state, read_stream, write_stream
 from acclimate.cli.arguments import COMPARED
 
 
@@ -23,27 +23,26 @@ def test_run_prints_a_table_with_zero_shot_beside(invoke, stream_file):
     assert set(table) == {("shifted", "zero-shot"), ("shifted", "tda")}
     stream = read_stream(stream_file)
     adapter = TDA(stream.head)
-    accuracy = 100 * np.mean(adapter.step(stream.features).argmax(axis=1) == stream.labels)
+    accuracy = 100 * np.mean(adapter.step(stream.features).argmax(axis=1) == stream.targets)
     assert table["shifted", "tda"][1] == f"{accuracy:.2f}"
     gain = float(table["shifted", "tda"][2])
     assert gain == pytest.approx(accuracy - float(table["shifted", "zero-shot"][1]), abs=0.01)
 
 
 def test_run_over_orders_writes_json(invoke, stream_file, tmp_path):
-    options = ["--method", "tda", "--orders", 5, "--json", "out.json", "--batch_size", 50]
-    table = rows(invoke("run", stream_file, *options).stdout)
+    options = ["--method", "tda", "--orders", 5, "--out", "out.json", "--per_class"]
+    table = rows(invoke("run", stream_file, *options).stdout.partition("\n\n")[0])
     result = json.loads((tmp_path / "out.json").read_text())
     assert result["orders"]["names"] == [f"shuffled:{i}" for i in range(5)]
     assert len(result["orders"]["acc1"]) == 5
     assert result["metrics"]["acc1"] == pytest.approx(np.mean(result["orders"]["acc1"]))
-    assert result["batch_size"] == 50
     expected = [f"{100 * result['orders'][name]:.2f}" for name in ("mean", "sd", "worst_tenth")]
     assert table["shifted", "tda"][1:4] == expected
 
 
 def test_run_takes_settings(invoke, stream_file, tmp_path):
     settings = ["--set", "positive-alpha=0", "--set", "tda.negative=false", "--set", "negative_keep=highest"]
-    table = rows(invoke("run", stream_file, "--method", "tda", *settings, "--json", "out.json").stdout)
+    table = rows(invoke("run", stream_file, "--method", "tda", *settings, "--out", "out.json").stdout)
     config = json.loads((tmp_path / "out.json").read_text())["config"]
     assert (config["positive_alpha"], config["negative"], config["negative_keep"]) == (0, False, "highest")
     name = ["positive_alpha=0", "negative=False", "negative_keep=highest"]
@@ -51,20 +50,19 @@ def test_run_takes_settings(invoke, stream_file, tmp_path):
     assert table["shifted", "tda"][5:9] == ["+0.00", "+0.00", "to", "+0.00"]
 
 
-def test_run_on_bare_arrays_with_the_rest_beside(invoke, stream, tmp_path):
+def test_run_on_bare_arrays_that_were_put_together(invoke, stream, tmp_path):
     np.save(tmp_path / "f.npy", stream.features)
-    np.save(tmp_path / "l.npy", stream.labels)
-    np.save(tmp_path / "w.npy", stream.head.class_vectors)
-    (tmp_path / "names.txt").write_text("\n".join(stream.head.class_names) + "\n\n")
-    beside = ["--labels", "l.npy", "--class-vectors", "w.npy", "--class-names", "names.txt", "--logit-scale", 10]
-    assert set(rows(invoke("run", "f.npy", *beside).stdout)) == {("f", name) for name in COMPARED}
-    unlabelled = rows(invoke("run", "f.npy", *beside[2:]).stdout)
-    assert unlabelled["f", "tda"][1:3] == ["-", "-"]
+    assert "f.npy holds no class_vectors; add it to the file" in invoke("run", "f.npy", exit_code=2).stderr
+    beside = {"class_vectors": stream.head.class_vectors, "logit_scale": 10}
+    write_stream(read_stream(tmp_path / "f.npy", targets=stream.targets, **beside), tmp_path / "f.npz")
+    assert set(rows(invoke("run", "f.npz").stdout)) == {("f", name) for name in COMPARED}
+    write_stream(read_stream(tmp_path / "f.npy", **beside), tmp_path / "bare.npz")
+    assert rows(invoke("run", "bare.npz").stdout)["bare", "tda"][1:3] == ["-", "-"]
 
 
 def test_run_draws_and_saves(invoke, stream_file, tmp_path):
     pytest.importorskip("matplotlib")
-    invoke("run", stream_file, "--method", "tda", "--plot", "curve.png", "--save-state", "state.safetensors")
+    invoke("run", stream_file, "--method", "tda", "--out", "curve.png", "--save-state", "state.safetensors")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert load_state(tmp_path / "state.safetensors").samples_seen == 400
 
@@ -72,7 +70,7 @@ def test_run_draws_and_saves(invoke, stream_file, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "nowhere.npz"], "no feature file at nowhere.npz"),
+        (["run", "nowhere.npz"], "no run or feature file at nowhere.npz"),
         (["run", "STREAM", "--method", "tad"], "unknown method 'tad'; did you mean 'tda'"),
         (["run", "STREAM", "--order", "random"], "unknown order 'random'"),
         (["run", "STREAM", "--set", "alpha"], "--set takes KEY=VALUE, got 'alpha'"),
@@ -80,9 +78,8 @@ def test_run_draws_and_saves(invoke, stream_file, tmp_path):
         (["run", "STREAM", "--set", "positive_alpha=much"], "positive_alpha must be a number, got 'much'"),
         (["run", "STREAM", "--method", "zero-shot", "--set", "alpha=1"], "--set is for the methods of --method"),
         (["run", "STREAM", "--set", "onzeta.a=1"], "'onzeta' is not among the methods of this run"),
-        (["run", "STREAM", "--json", "no/such/folder.json"], "cannot write no/such/folder.json"),
-        (["run", "STREAM", "--csv", "no/such/folder.csv"], "cannot write no/such/folder.csv"),
-        (["tables", "nowhere.json"], "no results at nowhere.json: there is no such file or folder"),
+        (["run", "STREAM", "--out", "no/such/folder.json"], "cannot write no/such/folder.json"),
+        (["run", "STREAM", "--out", "no/such/folder.csv"], "cannot write no/such/folder.csv"),
         (["run", "STREAM", "--orders", "2", "--save-state", "s"], "--save-state needs one file and one order"),
         (["run", "STREAM", "--set", "tda.positive_alpha=1,,2"], "there is no value between two commas"),
         (["run", "STREAM", "--set", f"positive_capacity={','.join('1' * 300)}"], "300 combinations; take at most 256"),
@@ -91,8 +88,7 @@ def test_run_draws_and_saves(invoke, stream_file, tmp_path):
             ["run", "STREAM", "--method", "zero-shot", "--save-state", "s"],
             "state of one method; name one with --method",
         ),
-        (["run", "STREAM", "--plot", "x.foo"], "cannot draw x.foo; use one of the suffixes .png, .svg, .pdf"),
-        (["run", "STREAM", "--class-names", "nowhere.txt"], "no file of class names at nowhere.txt"),
+        (["run", "STREAM", "--out", "x.foo"], "cannot draw x.foo; use one of the suffixes .png, .svg, .pdf"),
         (["run", "STREAM", "--device", "toaster"], "cannot use device 'toaster'"),
         (["state", "inspect", "STREAM"], "is a safetensors file but not an acclimate state"),
         (["state", "merge", "nowhere", "-o", "out"], "no state file at nowhere"),
@@ -117,8 +113,8 @@ def test_a_file_that_the_system_refuses_is_one_line(invoke):
 def test_no_labels_no_accuracy_to_draw(invoke, stream, tmp_path):
     pytest.importorskip("matplotlib")
     np.savez(tmp_path / "s.npz", features=stream.features, class_vectors=stream.head.class_vectors, logit_scale=10.0)
-    for option in ("--plot=x.png", "--csv=x.csv", "--latex=x.tex", "--per-class"):
-        said = invoke("run", "s.npz", option, "--json", "out.json", exit_code=2).stderr
+    for option in ("--out=x.png", "--out=x.csv", "--out=x.tex", "--per-class"):
+        said = invoke("run", "s.npz", option, "--out", "out.json", exit_code=2).stderr
         assert "s.npz has no labels, so there are no scores to write or to draw" in said
     assert [path.name for path in tmp_path.iterdir()] == ["s.npz"]
 
@@ -157,7 +153,7 @@ def test_the_command_itself(stream_file):
     assert done.stderr == ""
     failed = subprocess.run([*command, "nowhere.npy"], capture_output=True, text=True, check=False)
     assert (failed.returncode, failed.stdout) == (2, "")
-    assert failed.stderr == "error: no feature file at nowhere.npy.\n"
+    assert failed.stderr == "error: no run or feature file at nowhere.npy.\n"
 
 
 @pytest.mark.slow

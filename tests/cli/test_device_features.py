@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 
 from acclimate import Classifier, load_encoder, read_stream
-from acclimate.bench.datasets import DATASETS, read_dataset
-from acclimate.bench.prequential import Variant
-from acclimate.bench.store import FeatureStore
-from acclimate.bench.suite import time_variant
 from acclimate.encoders.onnx import OnnxEncoder
 from drawn_images import draw
-from miniatures import draw_dataset, few
 
 torch = pytest.importorskip("torch")
 LABELS = ["red circle", "green square", "blue stripes"]
@@ -135,28 +130,12 @@ def test_options_reach_the_model_and_the_reader(invoke, tiny_clip, tiny_onnx, ph
     monkeypatch.setattr("acclimate.encoders.loading.load_encoder", load)
     monkeypatch.setattr("acclimate.encoders.load_encoder", load)
     monkeypatch.setattr("acclimate.load_encoder", load)
-    how = ["--precision", "bfloat16", "--compile", "--device", "cpu"]
-    invoke("classify", photos, "--model", "one", *labels, *out, *how, "--decoder", "pillow")
+    how = ["--precision", "bfloat16", "--device", "cpu"]
+    invoke("classify", photos, "--model", "one", *labels, *out, *how, "--compile", "--decoder", "pillow")
     invoke("embed", photos, "--model", "two", *labels, "--out", "features.npz", *how)
-    assert given == dict.fromkeys(("one", "two"), ("cpu", "bfloat16", True))
+    assert given == {"one": ("cpu", "bfloat16", True), "two": ("cpu", "bfloat16")}
     error = invoke("classify", photos, "--model", "one", *labels, *out, "--decoder", "nvjpeg", exit_code=2).stderr
     assert "the decoder nvjpeg needs a model on a CUDA GPU" in error
     monkeypatch.undo()
     command = ("classify", photos, "--model", f"onnx:{tiny_onnx}", *labels, *out)
     assert "ONNX models run as they are" in invoke(*command, "--precision", "float16", exit_code=2).stderr
-
-
-def test_the_benchmark(both, tiny_onnx, tmp_path, monkeypatch):
-    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "texts"))
-    eurosat = DATASETS["eurosat"]
-    draw_dataset(tmp_path / "data", eurosat, few(classes=3, per_class=4))
-    listing = read_dataset(eurosat, tmp_path / "data")
-
-    def work(name):
-        store = FeatureStore(tmp_path / "data", f"onnx:{tiny_onnx}", tmp_path / name, batch_size=8)
-        variant = Variant("tda", prompts="single", views=3)
-        return store.stream(listing, variant).features, time_variant(store, listing, variant, 8).metrics
-
-    (features, metrics), (same, other) = both(work)
-    np.testing.assert_allclose(features.astype(np.float32), same.astype(np.float32), atol=1e-3)
-    assert metrics == other

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acclimate import TDA, Head, load_state, save_state
+from acclimate import TDA, Head, create, load_state, read_stream, save_state
 from acclimate.files import read_snapshot
+from acclimate.sources.source import draw_shots
 from drawn_images import draw_folder, draw_shapes
 
 
@@ -61,7 +62,7 @@ def test_content_of_a_fitted_file(invoke, model, photos, fitted):
 
 def test_the_seed_decides_and_nothing_else(invoke, model, photos, fitted, tmp_path):
     options = ["fit", photos, "--shots", 4, "--views", 2, *model]
-    invoke(*options, "--out", "again.safetensors", "--batch-size", 5, "--workers", 1)
+    invoke(*options, "--out", "again.safetensors")
     again = load_state("again.safetensors")
     first = load_state(fitted)
     np.testing.assert_allclose(again.dump()["shots.keys"], first.dump()["shots.keys"], atol=1e-5)
@@ -250,7 +251,7 @@ def test_resume_with_the_same_file_only(invoke, model, photos, fitted, tmp_path)
 
 def test_run_with_a_fitted_file(invoke, model, photos, fitted):
     invoke("embed", photos, "--labels", "blue, green, red", "--out", "photos.safetensors", *model)
-    table = invoke("run", "photos.safetensors", "--fitted", fitted, "--json", "r.json").stdout
+    table = invoke("run", "photos.safetensors", "--fitted", fitted, "--out", "r.json").stdout
     assert [line.split()[1] for line in table.splitlines()[1:]] == ["zero-shot", "tip-adapter-f"]
     result = json.loads(Path("r.json").read_text())
     assert result["method"] == "tip-adapter-f"
@@ -286,3 +287,28 @@ def test_learned_prompts_take_other_labels(invoke, tiny_clip, tiny_onnx, photos)
     assert "needs a text tower that takes embeddings" in said
     said = invoke(*options, "--out", "long.safetensors", "--set", "context_tokens=14", *model, exit_code=2).stderr
     assert "a context of 14 tokens does not fit; the model reads 13 at most" in said
+
+
+def test_a_run_is_fitted_to_without_a_model(invoke, model, photos, tmp_path, monkeypatch):
+    """The shots are those that are drawn of the images, and the versions those of the run."""
+    views = ("--views", 3, "--views-kind", "large-crop")
+    invoke("embed", photos, "--labels", "blue, green, red", *model, *views, "--out", "photos.run")
+    invoke("embed", photos, "--labels", "blue, green", *model, "--out", "two.run")
+    monkeypatch.setattr("acclimate.encoders.load_encoder", None)
+    said = invoke("fit", "photos.run", "--shots", 4, "--method", "tip-adapter", "--out", "f.safetensors").stderr
+    assert "tip-adapter fitted to 12 images of 3 classes; accuracy on 12 validation images: model alone " in said
+    stream = read_stream("photos.run")
+    drawn, rest = draw_shots(stream.targets, stream.head.class_names, 4, 1, 4)
+    adapter = create("tip-adapter", stream.head)
+    held = stream.features[rest][:, 0], stream.targets[rest]
+    adapter.fit(stream.features[drawn], stream.targets[drawn], validation=held)
+    fitted = load_state("f.safetensors")
+    np.testing.assert_array_equal(fitted.dump()["shots.keys"], adapter.dump()["shots.keys"])
+    assert fitted.chosen() == adapter.chosen()
+    assert "tip-adapter" in invoke("run", "photos.run", "--fitted", "f.safetensors").stdout
+    two = ("fit", "two.run", "--shots", 30, "--no-validation", "--out", "g.safetensors")
+    assert "fitted to 26 images of 2 classes; no validation images" in invoke(*two).stderr  # the others are left out
+    refused = invoke("fit", "photos.run", "--labels", "blue", "--out", "h.safetensors", exit_code=2).stderr
+    assert "photos.run has classes and prompts of its own" in refused
+    other = ("fit", "photos.run", "--validation", "two.run", "--out", "h.safetensors")
+    assert "two.run must have labels, and the classes of photos.run" in invoke(*other, exit_code=2).stderr

@@ -43,7 +43,7 @@ def test_nothing_is_swallowed(path, command, monkeypatch):
 
 
 def test_the_text_has_most_of_the_width(monkeypatch):
-    for path in (["bench"], ["classify"]):
+    for path in (["embed"], ["classify"]):
         lines = [line for line in shown(path, monkeypatch).splitlines() if line.startswith(" " * 30)]
         assert sum(map(len, lines)) / len(lines) > 60
 

@@ -133,7 +133,7 @@ def test_without_matplotlib_the_picture_is_left_out(invoke, streams, here, monke
 
 
 def test_bad_input_is_refused_before_the_work(invoke, streams, here):
-    write_stream(replace(shifted_stream(samples=20, classes=3, dim=16), labels=None), here / "bare.safetensors")
+    write_stream(replace(shifted_stream(samples=20, classes=3, dim=16), targets=None), here / "bare.safetensors")
     error = invoke("leaderboard", *streams, "bare.safetensors", exit_code=2).stderr
     assert error.startswith("error: bare has no labels")
     error = invoke("leaderboard", *streams, "--method", "tba", exit_code=2).stderr

@@ -12,7 +12,7 @@ from own_methods import SHARPEN, install
 pytestmark = pytest.mark.usefixtures("own_registry")
 DOCS = Path(__file__).parents[2] / "docs"
 WITH_PLUGINS = (
-    *("classify", "fit", "run", "bench", "reproduce", "leaderboard", "few-shot", "methods", "serve", "correct"),
+    *("classify", "fit", "run", "reproduce", "leaderboard", "methods", "serve", "correct"),
     *("state inspect", "state merge", "state diff"),
 )
 
@@ -26,7 +26,7 @@ def plugin(here):
 
 def test_run_save_inspect_and_merge(invoke, plugin, stream_file, here):
     own = ["--plugin", plugin]
-    table = invoke("run", stream_file, "--method", "sharpen", "--set", "factor=2,3", *own, "--json", "out.json").stdout
+    table = invoke("run", stream_file, "--method", "sharpen", "--set", "factor=2,3", *own, "--out", "out.json").stdout
     assert "  sharpen factor=3  " in table
     assert [each["config"]["factor"] for each in json.loads((here / "out.json").read_text())] == [2, 3]
     invoke("run", stream_file, "--method", "sharpen", "--save-state", "a.safetensors", *own)
@@ -50,7 +50,7 @@ def test_a_package_needs_no_option(invoke, stream_file, here, monkeypatch):
 
 def test_a_plugin_reaches_the_processes(invoke, plugin, stream_file, here):
     pytest.importorskip("matplotlib")
-    options = ["--shape", "seed", "--orders", 2, "--method", "sharpen", "--plugin", plugin, "--out", "board"]
+    options = ["--shape", "shuffled", "--orders", 2, "--method", "sharpen", "--plugin", plugin, "--out", "board"]
     invoke("leaderboard", stream_file, *options, "--jobs", 2)
     assert "| sharpen | each by itself | +0.00 |" in (here / "board" / "leaderboard.md").read_text()
     assert "--method sharpen --plugin sharpen.py --out board" in (here / "board" / "leaderboard.md").read_text()

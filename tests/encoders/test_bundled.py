@@ -95,7 +95,7 @@ def test_adapting_helps_on_the_recorded_stream():
     right = {}
     for method in ("zero-shot", "tda", "accord"):
         adapter = acclimate.create(method, stream.head)
-        right[method] = (adapter.step(stream.features).argmax(axis=1) == stream.labels).mean()
+        right[method] = (adapter.step(stream.features).argmax(axis=1) == stream.targets).mean()
     assert right["zero-shot"] > 0.72
     assert right["accord"] > right["tda"] > right["zero-shot"]
 

@@ -21,7 +21,7 @@ def taken(samples, classes, dim, order="shuffled:0", scale=10.0, seed=3):
     stream = shifted_stream(samples=samples, classes=classes, dim=dim, seed=seed)
     positions = stream_order(stream, order)
     head = Head(stream.head.class_vectors.astype(np.float64), scale, BIAS)
-    return head, stream.features[positions].astype(np.float64), stream.labels[positions]
+    return head, stream.features[positions].astype(np.float64), stream.targets[positions]
 
 
 def naive(head, **settings):
@@ -41,7 +41,7 @@ def shifted():
     """Return a stream on which adapting gains much: head, features and labels."""
     stream = shifted_stream(samples=3000, classes=20, dim=64, seed=0)
     order = stream_order(stream, "shuffled:0")
-    return stream.head, stream.features[order], stream.labels[order]
+    return stream.head, stream.features[order], stream.targets[order]
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_votes_are_kernel_ridge_regression_of_the_errors(corrected, sharpness):
     adapter = ZeroShot(STREAM.head)
     keys = STREAM.features[:corrected].astype(np.float64)
     keys /= np.linalg.norm(keys, axis=1, keepdims=True)
-    labels = (STREAM.labels[:corrected] + (corrected == 60)) % 5  # a shift of all labels is easy to learn
+    labels = (STREAM.targets[:corrected] + (corrected == 60)) % 5  # a shift of all labels is easy to learn
     adapter.corrections.correct(STREAM.features[:corrected], labels, range(corrected))
     queries = STREAM.features[60:].astype(np.float64)
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)

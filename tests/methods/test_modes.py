@@ -76,9 +76,9 @@ def test_autocast_changes_no_logits(name, stream, features):
 def test_a_fit_in_inference_mode_and_under_autocast(stream, features):
     for name in ("tip-adapter", "tip-adapter-f"):
         plain, other = (create(name, stream.head.to(features)) for _ in range(2))
-        plain.fit(features[:60], stream.labels[:60])
+        plain.fit(features[:60], stream.targets[:60])
         with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
-            other.fit(features[:60], stream.labels[:60])
+            other.fit(features[:60], stream.targets[:60])
         assert torch.equal(other.step(features), plain.step(features))
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from acclimate import Head, create, load_state, read_stream, save_state
 from acclimate.arrays import to_host
-from acclimate.bench.few_shot import halve
+from acclimate.bench.orders import stream_order
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.methods.jagged import lay_out
@@ -23,13 +23,13 @@ def task(classes=4, shots=3, dim=12, versions=None, seed=0, dtype=np.float64):
     """Return a head, shots with labels, and 60 other samples with labels."""
     stream = shifted_stream(samples=60 + 40 * classes, classes=classes, dim=dim, seed=seed)
     rest = np.arange(60, len(stream))
-    drawn = np.concatenate([rest[stream.labels[60:] == label][:shots] for label in range(classes)])
+    drawn = np.concatenate([rest[stream.targets[60:] == label][:shots] for label in range(classes)])
     features = stream.features[drawn].astype(dtype)
     if versions:
         noise = np.random.default_rng(seed).standard_normal((len(drawn), versions, dim))
         features = (features[:, None] + 0.2 * noise).astype(dtype)
     head = Head(stream.head.class_vectors.astype(dtype), 10.0, -2.0)
-    return head, features, stream.labels[drawn], stream.features[:60].astype(dtype), stream.labels[:60]
+    return head, features, stream.targets[drawn], stream.features[:60].astype(dtype), stream.targets[:60]
 
 
 def unequal(features, labels, seed):
@@ -92,6 +92,17 @@ def test_copies_of_the_shots_of_one_class_change_nothing(seed, classes, copies):
         np.testing.assert_allclose(one.step(test), other.step(test), atol=1e-9)
 
 
+def halve(stream, seed):
+    """Return positions of the first half of every class, drawn by a seed, and of the other half in stream order."""
+    rng = np.random.default_rng(seed)
+    first = np.zeros(len(stream), bool)
+    for label in np.unique(stream.targets):
+        members = rng.permutation(np.flatnonzero(stream.targets == label))
+        first[members[: (len(members) + 1) // 2]] = True
+    order = stream_order(stream, "stored")
+    return np.flatnonzero(first), order[~first[order]]
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("stream", ["oxford_pets", "ucf101"])
 def test_three_to_sixteen_shots_per_class_lose_nothing(stream, name):
@@ -103,19 +114,20 @@ def test_three_to_sixteen_shots_per_class_lose_nothing(stream, name):
     scored = scored[:500]
     rng = np.random.default_rng(0)
     drawn = [
-        rng.permutation(first[stream.labels[first] == label])[: rng.integers(3, 17)]
+        rng.permutation(first[stream.targets[first] == label])[: rng.integers(3, 17)]
         for label in range(len(stream.head))
     ]
     drawn = np.concatenate(drawn)
     shots = stream.features[drawn]
-    labels = stream.labels[drawn]
+    labels = stream.targets[drawn]
     test = stream.features[scored]
     adapter = create(name, stream.head)
     adapter.fit(shots, labels)
     zero_shot = stream.head.observe(test).logits
     published = zero_shot + 1.17 * np.exp(test @ shots.T - 1) @ np.eye(len(stream.head), dtype=np.float32)[labels]
     right = [
-        np.mean(logits.argmax(axis=1) == stream.labels[scored]) for logits in (zero_shot, published, adapter.step(test))
+        np.mean(logits.argmax(axis=1) == stream.targets[scored])
+        for logits in (zero_shot, published, adapter.step(test))
     ]
     assert right[1] < right[0] - 0.1
     assert right[2] > right[0] - 0.005

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from acclimate import Classifier, FeatureStream, Head, build_head, create, load_encoder, read_stream, write_stream
-from acclimate.bench.datasets import DATASETS
 from acclimate.errors import StateError
 from acclimate.methods import load_state, save_state
 from acclimate.prompts import kinds_of, nouns
+from acclimate.sources.datasets import DATASETS
 
 LABELS = ["mammal", "birds", "satellite photo", "guitar"]
 

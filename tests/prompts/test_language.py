@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.bench.datasets import DATASETS
 from acclimate.prompts import foreign_labels, template_sets
 from acclimate.prompts.templates import _frequent_words
+from acclimate.sources.datasets import DATASETS
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate import build_head, load_encoder
-from acclimate.bench.datasets import DATASETS
 from acclimate.errors import same_words
 from acclimate.prompts import negative_vectors, nouns
 from acclimate.prompts.spelling import close_labels, english_name, label_notes, misspelled
+from acclimate.sources.datasets import DATASETS
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ class Bench:
         self.encoder = TableEncoder(np.asarray(stream.features, np.float32), stream.head)
         names = stream.head.class_names
         self.samples = [
-            Sample(f"image {i}", broken if i % 37 == 5 else partial(picture, i), names[int(stream.labels[i])])
+            Sample(f"image {i}", broken if i % 37 == 5 else partial(picture, i), names[int(stream.targets[i])])
             for i in range(images)
         ]
 

@@ -9,8 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from acclimate.bench.datasets import DATASETS, Dataset, read_dataset
-from acclimate.bench.suite import TRAINING
+from acclimate.sources.datasets import DATASETS, Dataset, list_images
 from acclimate.views.generated import GeneratedFolder
 from drawn_images import COLOURS, draw
 
@@ -32,7 +31,7 @@ def draw_dataset(root: Path, dataset: Dataset, counts: Mapping[int, int]) -> Pat
     """Lay out a dataset below `root` and return its folder."""
     pool = _pool(root)
     folder = root / dataset.folder
-    images = dataset.image_folder(root)
+    images = folder / dataset.images
     rows = list(_LAYOUTS[dataset.layout](dataset, counts))
     for parent in {(images / file).parent for file, _ in rows}:
         parent.mkdir(parents=True)
@@ -54,7 +53,7 @@ def draw_dataset(root: Path, dataset: Dataset, counts: Mapping[int, int]) -> Pat
 def draw_training_images(root: Path, counts: Mapping[int, int]) -> Path:
     """Lay out ImageNet's training images and return their folder."""
     pool = _pool(root)
-    folder = TRAINING.image_folder(root)
+    folder = root / "imagenet" / "images" / "train"
     for label, count in counts.items():
         wnid = DATASETS["imagenet"].wnids[label]
         (folder / wnid).mkdir(parents=True)
@@ -68,7 +67,7 @@ def draw_generated_images(root: Path, folder: Path, datasets: Iterable[Dataset],
     pool = _pool(root)
     generated = GeneratedFolder(folder)
     for dataset in datasets:
-        for path in read_dataset(dataset, root).paths:
+        for path in list_images(dataset, root).paths:
             generated.folder_of(str(path)).mkdir(parents=True)
             for i in range(count):
                 os.link(pool[(len(path.name) + i) % POOL], generated.folder_of(str(path)) / f"{i}.jpg")

@@ -65,7 +65,7 @@ def test_a_stream_of_a_pack(image, tmp_path):
             lines.append(f"{i}.png,{of}")
     (tmp_path / "index.csv").write_text("\n".join(lines))
     stream = make_stream(tmp_path, "pacs", "noise", load_encoder())
-    assert stream.labels.tolist() == [1, 0, 1]
+    assert stream.targets.tolist() == [1, 0, 1]
     assert stream.head.class_names == ("big cat", "dog")
     assert stream.domains == ("domain 0", "domain 2", "domain 3")
     assert stream.features.dtype == np.float16

@@ -7,22 +7,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count, product, zip_longest
+from itertools import count, product
 from pathlib import Path
 from string import ascii_lowercase
 from typing import NamedTuple
 
 import numpy as np
 
-from acclimate.bench.datasets import DATASETS, Dataset
 from acclimate.bench.plots import FIGURES, shown
 from acclimate.bench.prequential import Variant
-from acclimate.bench.recipes import AVERAGE, RECIPES, Recipe, row_of
+from acclimate.bench.recipes import AVERAGE, Recipe, row_of
 from acclimate.bench.results import (
     ABSENT,
     OF_FILE,
     Score,
-    csv_text,
     latex_table,
     latex_text,
     markdown_list,
@@ -30,6 +28,7 @@ from acclimate.bench.results import (
     write_page,
 )
 from acclimate.methods import list_methods
+from acclimate.sources.datasets import DATASETS, Dataset
 
 ABLATION_MODEL = "RN50"  # the model of the paper's ablations and times
 BACKBONES = {"ViT-B/16": r"vit-b-16\b|vit-base-patch16\b", "RN50": r"rn50\b"}  # the paper's models -> parts of names
@@ -38,12 +37,10 @@ ON_STREAMS = """\
 **These are not the paper's datasets.** They are feature files, with the model and the class vectors they were made
 with. They show how the method responds to a setting, not how well it does on the paper's benchmarks. The second figure
 of a cell is the paper's, measured with its model on its datasets, and shown for the direction of an effect."""
-ON_DATASET_FILES = """\
-**These are the paper's datasets**, read from feature files: the features of the test images and the class vectors were
-computed beforehand. The table below says with which prompts, and on how many of the test images. Other prompts alone
-change the accuracies, so compare the gains over zero-shot with the same prompts, in the second table of each suite. The
-paper's rows that cannot be measured from features are shown with its figures alone."""
-ON_DATASETS = "Each row has the prompts and views that it has in the paper, unless its cells say otherwise."
+ON_DATASETS = """\
+**These are the paper's datasets.** Each row has the prompts and views that it has in the paper, unless its cells say
+otherwise. Other prompts alone change the accuracies, so compare the gains over zero-shot with the same prompts, in the
+second table of each suite."""
 
 HOW_TO_READ = (
     "Each cell: measured / reported in the paper, with its model on its data; letters say what is different here. "
@@ -78,14 +75,10 @@ class Table:
 
 
 class ResultGroup(NamedTuple):
-    """Scores that can be compared in one table.
+    """Scores that can be compared in one table."""
 
-    Those of zero-shot are among them if they follow the protocol of the paper's CLIP row, or if they stand alone.
-    """
-
-    context: str  # the model and orders that they have in common, and deviations from the protocol of their rows
+    context: str  # the model and orders that they have in common, and the views of streams that are not the paper's
     results: list[Score]
-    timed: list[Score]  # those with times from the image file to the answer
 
 
 def backbone(model: str) -> str | None:
@@ -184,16 +177,11 @@ def changed_settings(result: Score, row: Variant | None = None) -> list[str]:
 
 def group_results(results: Iterable[Score]) -> list[ResultGroup]:
     """Sort results into groups; results without labels are left out."""
-    scored = [(_context(result), result) for result in results if result.metrics["acc1"] is not None]
-    adapted = {(context, result.dataset) for context, result in scored if result.method != "zero-shot"}
     groups: dict[str, ResultGroup] = {}
-    for context, result in scored:
-        group = groups.setdefault(context, ResultGroup(context, [], []))
-        beside = result.method == "zero-shot" and (context, result.dataset) in adapted
-        if result.end_to_end:
-            group.timed.append(result)
-        elif not beside or (paper_dataset(result) and not deviations(result)):
-            group.results.append(result)
+    for result in results:
+        if result.metrics["acc1"] is not None:
+            context = _context(result)
+            groups.setdefault(context, ResultGroup(context, [])).results.append(result)
     return list(groups.values())
 
 
@@ -202,48 +190,9 @@ def recipe_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
     return {"methods": _method_tables, "cost": _cost_tables, "settings": _sweep_tables}[recipe.kind](recipe, group)
 
 
-def every_table(group: ResultGroup) -> list[Table]:
-    """Return the tables of all recipes in the paper's order, of other streams and settings, and of ECE."""
-    tables: list[Table] = []
-    shown = []
-    for recipe in RECIPES.values():
-        if made := recipe_tables(recipe, group):
-            tables += made
-            shown += [variant.config for sweep in recipe.sweeps for variant in sweep.rows.values()]
-    zero_shot = _zero_shots(group.results)
-    others: dict[str, dict[str, Score]] = {"zero-shot": {}}
-    every: dict[str, dict[str, Score]] = {"zero-shot": zero_shot}
-    for result in group.results:
-        custom = result.settings == "custom"
-        if custom and result.config in shown:
-            continue
-        name = ", ".join([replace(result, label="").title, *(changed_settings(result) if custom else ())])
-        every.setdefault(name, {})[result.dataset] = result
-        if custom or paper_dataset(result) is None:
-            others.setdefault(name, {})[result.dataset] = result
-            others["zero-shot"][result.dataset] = zero_shot[result.dataset]
-    for rows, score, title in (
-        (others, "accuracy", "Other streams and settings: top-1 accuracy, %"),
-        (every, "ECE", "Expected calibration error (ECE), %"),
-    ):
-        if columns := {name: (name,) for name in rows["zero-shot"]}:
-            tables.append(_table(group, title, "method", rows, columns, {}, "", score))
-    return tables
-
-
 def _context(result: Score) -> str:
-    """Return what a result was measured with; of its prompts and views only what is not as in the protocol of its row.
-
-    Feature files of one model have different prompts and stand in one table, where the cells name the prompts.
-    """
-    if paper_dataset(result) is None:
-        own = {"Prompts": result.prompts, **({"Views": str(result.views)} if result.views > 1 else {})}
-    else:
-        # zero-shot is run as the paper's CLIP row, or beside TDA with the same prompts and views
-        runs_as = [replace(result, method="tda"), result] if result.method == "zero-shot" else [result]
-        own = {name: ours for name, (ours, _) in min(map(deviations, runs_as), key=len).items()}
-        if result.file:
-            own.pop("Prompts", None)
+    own = {"Prompts": result.prompts} if paper_dataset(result) is None else {}
+    own |= {"Views": str(result.views)} if own and result.views > 1 else {}
     first, *more = result.orders["names"]
     order = f"{1 + len(more)}, {first} to {more[-1]}" if more else first
     return " ".join(f"{name}: {what}." for name, what in ({"Model": result.model} | own | {"Order": order}).items())
@@ -329,7 +278,7 @@ def _method_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
     for result in group.results:
         dataset = paper_dataset(result)
         if dataset and (dataset.part_of or dataset.key) in recipe.datasets and result.settings != "custom":
-            measured.setdefault(result.method, {}).setdefault(_label(result), {})[dataset.key] = result
+            measured.setdefault(result.method, {}).setdefault(row_title(result), {})[dataset.key] = result
     if not measured:
         return []
     model = backbone(group.results[0].model) or "ViT-B/16"  # shown next to models that are not in the paper
@@ -359,9 +308,10 @@ def _method_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
         label: {at: figure - base[at] for at, figure in reported.get(label, {}).items() if at in base} for label in rows
     }
     remark = "the paper's gain is over its CLIP row, which has prompts and views of its own."
+    one_view = "Methods that answer each image from its own views are compared with zero-shot on one view."
     remarks = {label: dict.fromkeys(figures, remark) for label, figures in paper.items()}
-    title = f"{recipe.title}: gain over zero-shot with the same prompts and views, points"
-    gains = _table(group, title, "method", rows, columns, paper, model, "gain", remarks)
+    title = f"{recipe.title}: gain over zero-shot with the same prompts, points"
+    gains = replace(_table(group, title, "method", rows, columns, paper, model, "gain", remarks), notes=(one_view,))
     return [replace(accuracies, notes=notes), *([gains] if rows else [])]
 
 
@@ -370,9 +320,13 @@ def _part_heading(average: str, present: Sequence[str], every: Sequence[str]) ->
     return average if set(present) == set(every) else f"{average} of {len(present)} of {len(every)}"
 
 
-def _label(result: Score) -> str:
-    changed = changed_settings(result, row_of(result.method, DATASETS[result.dataset]))
-    return ", ".join([result.method, *{"paper": [], "given": changed}.get(result.settings, [result.settings])])
+def row_title(result: Score) -> str:
+    """Return the name of a result in a table: its method, and the settings that are not those of its row."""
+    dataset = paper_dataset(result)
+    changed = changed_settings(result, row_of(result.method, dataset) if dataset else None)
+    return ", ".join(
+        [result.method, *{"paper": [], "given": changed, "custom": changed}.get(result.settings, [result.settings])]
+    )
 
 
 def _how(label: str, results: Sequence[Score]) -> str:
@@ -410,59 +364,70 @@ def _paper_row(
 
 
 def _cost_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
+    """Return the times of the rows on the recipe's dataset: the recorded seconds of encoding plus those of adapting."""
     dataset = DATASETS[recipe.datasets[0]]
-    timed = [result for result in group.timed if result.dataset == dataset.key]
-    columns = (f"minutes for {dataset.test:,} images", "times zero-shot", "accuracy, %", "gain", "ms per image", "MB")
-    tables = []
-    for size in sorted({result.batch_size for result in timed}):
-        measured = {result.method: result for result in timed if result.batch_size == size}
-        zero_shot = measured["zero-shot"]
-        names = {protocol.method: name for name, protocol in recipe.rows.items()}
-        peak = "tensors on the GPU" if zero_shot.device.startswith("cuda") else "the process"
-        batch = "batch size 1, as in the paper" if size == 1 else f"batches of {size}, counting views"
-        tables.append(
-            Table(
-                f"{recipe.title}: {batch}",
-                f"{group.context} Images: {zero_shot.n:,}. Hardware: {zero_shot.hardware}. MB: peak of {peak}.",
-                "method",
-                columns,
-                rows=tuple(
-                    _cost_row(names.get(method, ""), measured.get(method), zero_shot, recipe.reported)
-                    for method in {**names, **measured}
-                ),
-                notes=tuple(_how(_label(result), [result]) for result in measured.values()),
-            )
-        )
-    return tables
+    rows = {protocol.method: name for name, protocol in recipe.rows.items()}
+    found = [each for each in group.results if each.dataset == dataset.key and each.settings in ("paper", "given")]
+    measured = {each.method: each for each in reversed(found) if each.method in rows or each.settings == "given"}
+    if "zero-shot" not in measured:
+        return []
+    zero_shot = measured["zero-shot"]
+    table = Table(
+        recipe.title,
+        f"{group.context} Images: {zero_shot.n:,}. Adapting on {zero_shot.hardware}; encoding as the runs recorded it.",
+        "method",
+        (f"minutes for {dataset.test:,} images", "times zero-shot", "accuracy, %", "gain", "ms per image"),
+        rows=tuple(
+            _cost_row(rows.get(method, ""), measured.get(method), zero_shot, recipe.reported)
+            for method in {**rows, **measured}
+        ),
+        notes=(
+            *(_how(row_title(result), [result]) for result in measured.values()),
+            *(
+                f"{row_title(result)}: no time, as no run of these views has its seconds of encoding."
+                for result in measured.values()
+                if _ms_per_image(result) is None
+            ),
+        ),
+    )
+    return [table]
 
 
-def _costs(figures: Mapping[str, float], base: Mapping[str, float]) -> tuple[float, ...]:
+def _ms_per_image(result: Score) -> float | None:
+    """Return the time of an image from its file to its answer; None if that of encoding is not recorded."""
+    encode = result.cost["encode_ms_per_image"]
+    return None if encode is None else encode + result.cost["ms_per_image"]
+
+
+def _costs(minutes: float | None, accuracy: float, base: tuple[float | None, float]) -> list[float | None]:
     """Return minutes, and how many times those of zero-shot; accuracy, and how much above zero-shot."""
-    minutes = figures["minutes"]
-    return minutes, minutes / base["minutes"], figures["accuracy"], figures["accuracy"] - base["accuracy"]
+    return [minutes, minutes / base[0] if minutes and base[0] else None, accuracy, accuracy - base[1]]
 
 
 def _cost_row(
     name: str, result: Score | None, zero_shot: Score, reported: Mapping[str, Mapping[str, float]]
 ) -> tuple[str, tuple[Cell, ...]]:
     """Return the row of a method that the paper has under a name ("" if it has not), or that was measured, or both."""
-    paper = _costs(reported[name], reported["CLIP"]) if name else ()
+    paper: list[float | None] = [None] * 4
+    if name:
+        theirs, base = reported[name], reported["CLIP"]
+        paper = _costs(theirs["minutes"], theirs["accuracy"], (base["minutes"], base["accuracy"]))
     if result is None:
-        return name, tuple(Cell(None, figure) for figure, _ in zip_longest(paper, range(6)))
-    own, base = (
-        {"minutes": each.cost["ms_per_image"] * DATASETS[each.dataset].test / 60_000, "accuracy": _score(each)}
-        for each in (result, zero_shot)
-    )
-    why = reasons(result, ABLATION_MODEL)
-    rules = {
-        "the paper's machine has one RTX 6000.": True,
-        "the paper's times are for batch size 1.": result.batch_size > 1,
-        "images are generated beforehand; the time for that is not counted.": result.views_kind == "diffusion",
-    }
-    slower = (*why, *(reason for reason, applies in rules.items() if applies))
-    figures = (*_costs(own, base), result.cost["ms_per_image"], result.cost["peak_memory_mb"])
-    whys = (slower, slower, why, why) if paper else ()
-    return _label(result), tuple(Cell(a, b, None, c or ()) for a, b, c in zip_longest(figures, paper, whys))
+        return name, tuple(Cell(None, figure) for figure in (*paper, None))
+    own: list[tuple[float | None, float]] = []
+    for each in (result, zero_shot):
+        ms = _ms_per_image(each)
+        minutes = None if ms is None else ms * DATASETS[each.dataset].test / 60_000
+        own.append((minutes, _score(each)))
+    why = reasons(result, ABLATION_MODEL) if name else ()
+    slower = [*why, "the paper's machine has one RTX 6000.", "the paper's times are for batch size 1."] if name else []
+    if name and result.views_kind == "diffusion":
+        slower.append("images are generated beforehand; the time for that is not counted.")
+    cells = [
+        Cell(figure, theirs, None, tuple(slower) if column < 2 else why)
+        for column, (figure, theirs) in enumerate(zip(_costs(*own[0], own[1]), paper, strict=True))
+    ]
+    return row_title(result), (*cells, Cell(_ms_per_image(result)))
 
 
 def _sweep_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
@@ -547,50 +512,29 @@ def text_rows(table: Table, known: Mapping[str, str], form: str = " <sup>%s</sup
     ]
 
 
-def markdown(tables: Sequence[Table]) -> str:
-    """Return tables as Markdown."""
-    known = letters(tables)
-    return "\n\n".join([*(part for table in tables for part in _section(table, known)), *notes(tables)]) + "\n"
-
-
 def latex(tables: Sequence[Table]) -> str:
-    """Return tables as LaTeX; they need the booktabs package."""
-    known = letters(tables)
+    """Return tables as LaTeX, the best measured figure of each column in bold; they need the booktabs package."""
     parts = []
     for table in tables:
+        best = [
+            max((cell.measured for cell in column if cell.measured is not None), default=None)
+            for column in zip(*(cells for _, cells in table.rows), strict=True)
+        ]
+        lines = []
+        for name, cells in table.rows:
+            texts = map(cell_text, cells)
+            marked = (
+                re.sub(r"^[^ ]+", r"<b>\g<0></b>", text) if cell.measured is not None and cell.measured == top else text
+                for text, cell, top in zip(texts, cells, best, strict=True)
+            )
+            lines.append((name, *marked))
         parts += [
             r"\begin{table}",
             rf"\caption{{{latex_text(f'{table.title}. {table.context}')}}}",
-            latex_table((table.corner, *table.columns), text_rows(table, known)),
-            *(rf"\par {latex_text(note)}" for note in table.notes),
+            latex_table((table.corner, *table.columns), lines),
             *(r"\end{table}", ""),
         ]
-    return "\n".join([*parts, *(rf"\noindent {latex_text(note)}\\" for note in notes(tables)), ""])
-
-
-def csv_lines(tables: Sequence[Table]) -> str:
-    """Return tables as CSV with a line per cell, and the reasons in words; cells without any figure are left out."""
-    return csv_text(
-        [
-            {
-                "table": table.title,
-                "context": table.context,
-                "row": name,
-                "column": column,
-                "measured": cell.measured,
-                "sd": cell.sd,
-                "reported": cell.reported,
-                "why": " ".join(cell.why),
-            }
-            for table in tables
-            for name, cells in table.rows
-            for column, cell in zip(table.columns, cells, strict=True)
-            if (cell.measured, cell.reported) != (None, None)
-        ]
-    )
-
-
-FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {"markdown": markdown, "latex": latex, "csv": csv_lines}
+    return "\n".join(parts)
 
 
 def write_report(
@@ -598,33 +542,30 @@ def write_report(
     results: Sequence[Score],
     folder: Path,
     command: str,
-    lacking: Mapping[str, Mapping[str, str]] | None = None,
+    lacking: Callable[[str], Sequence[str]] = lambda recipe: (),
 ) -> list[Table]:
-    """Write README.md with the command that made the results; return the tables.
+    """Write README.md with the command that made the results, and tables.tex; return the tables.
 
-    `lacking` holds for each recipe the methods that were not measured, and what they need.
+    `lacking` returns sentences on the rows of a recipe that were not measured.
     """
-    parts = ["# Results", f"Generated by the command below from the results in `runs/`.\n\n```\n{command}\n```"]
+    parts = ["# Results", f"Generated by the command below; the results are in `runs/`.\n\n```\n{command}\n```"]
     made = [(group, [(each, recipe_tables(each, group)) for each in recipes]) for group in group_results(results)]
     every = [table for _, sections in made for _, tables in sections for table in tables]
     known = letters(every)
     for number, (group, sections) in enumerate(made, 1):
-        first = (group.results or group.timed)[0]
-        on_datasets = ON_DATASET_FILES if first.file else ON_DATASETS
-        opening = on_datasets if paper_dataset(first) else ON_STREAMS
-        parts += [*([] if opening in parts else [opening]), group.context]
-        parts += [_datasets(group)] if group.results else []
+        opening = ON_DATASETS if paper_dataset(group.results[0]) else ON_STREAMS
+        parts += [*([] if opening in parts else [opening]), group.context, _datasets(group)]
         for recipe, tables in ((recipe, tables) for recipe, tables in sections if tables):
             figure = folder / (f"{recipe.name}.png" if number == 1 else f"{recipe.name}-{number}.png")
-            needed = (lacking or {}).get(recipe.name, {})
             parts += [
                 f"## {recipe.title}",
                 recipe.about,
                 *shown(recipe.title, figure, partial(FIGURES[recipe.figure], tables)),
                 *(part for table in tables for part in _section(table, known, group.context)),
-                *markdown_list([f"{name} was not measured: it needs {what}." for name, what in needed.items()]),
+                *markdown_list(lacking(recipe.name)),
             ]
     write_page([*parts, "## Notes", *notes(every)], folder / "README.md")
+    write_page([latex(every)], folder / "tables.tex")
     return every
 
 
@@ -638,17 +579,15 @@ def _section(table: Table, known: Mapping[str, str], known_context: str = "") ->
 
 
 def _datasets(group: ResultGroup) -> str:
-    """Return a table of what the results were measured on; feature files of the paper's datasets with their prompts."""
-    firsts = _first_by_dataset(group.results).values()
-    recorded = any(each.file and paper_dataset(each) for each in firsts)
+    """Return a table of what the results were measured on."""
     rows = [
         (
             each.dataset,
             images_text(each).removesuffix(" images"),
             f"{each.classes:,}",
-            *([each.prompts] if recorded else []),
+            each.prompts,
             f"{100 * (each.baseline or {})['acc1']:.2f}",
         )
-        for each in firsts
+        for each in _first_by_dataset(group.results).values()
     ]
-    return markdown_table(["", "images", "classes", *(["prompts"] if recorded else []), "zero-shot, %"], rows)
+    return markdown_table(["", "images", "classes", "prompts", "zero-shot, %"], rows)

@@ -116,8 +116,22 @@ class Evaluation:
         write_csv([{column: getattr(row, column) for column in ROW_COLUMNS} for row in self.rows], Path(path))
 
     def to_latex(self) -> str:
-        """Return the printed table as LaTeX, which needs the booktabs package."""
-        return latex_table(*self.lines())
+        """Return accuracies in percent as LaTeX for the booktabs package: methods by streams, the best in bold."""
+        streams = list(dict.fromkeys(row.stream for row in self.rows))
+        found: dict[str, dict[str, HostArray]] = {}
+        for row in self.rows:
+            known = found.setdefault(row.method, {})
+            known[row.stream] = np.append(known.get(row.stream, ()), 100 * row.accuracy)
+        best = {name: max(accuracies[name].mean() for accuracies in found.values()) for name in streams}
+        lines = []
+        for method, accuracies in found.items():
+            cells = []
+            for name in streams:
+                spread = f" ± {accuracies[name].std(ddof=1):.2f}" if len(accuracies[name]) > 1 else ""
+                cell = f"{accuracies[name].mean():.2f}"
+                cells.append((f"<b>{cell}</b>" if accuracies[name].mean() == best[name] else cell) + spread)
+            lines.append((method, *cells))
+        return latex_table(("method", *streams), lines)
 
     def lines(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return headings, and a line per stream and method: accuracy in percent, the gain in points."""
@@ -196,7 +210,7 @@ def evaluate(
     """
     named = _named(streams)
     for name, stream in named.items():
-        if stream.labels is None:
+        if stream.targets is None:
             raise InputError(f"{name} has no labels, so there is nothing to score; add labels to the stream.")
     if isinstance(orders, int):
         if orders < 1:
@@ -266,22 +280,23 @@ def run_streams(
     device: str = "numpy",
     progress: Progress = silent,
     origin: str = "",
+    text: Any = None,
 ) -> dict[Key, list[Outcome]]:
-    """Run zero-shot and variants on streams; orders are checked before anything is run."""
+    """Run zero-shot and variants on streams; orders are checked before anything is run. `text` is as in `compare`."""
     if len(variants) > MAX_VARIANTS:
         raise InputError(f"{len(variants)} methods and settings are too many for one run; take at most {MAX_VARIANTS}.")
     second = sum(find_method(each.method).kind == "online" for each in variants) if passes == 2 else 0
     samples = sum(len(stream_order(stream, name)) for stream in streams.values() for name in orders)
     with progress(samples * (1 + len(variants) + second), "adapting", "samples") as advance:
         return {
-            key: compare(stream, variants, orders, batch_size, device, advance, origin, passes)
+            key: compare(stream, variants, orders, batch_size, device, advance, origin, passes, text)
             for key, stream in streams.items()
         }
 
 
 def tabulate(name: str, stream: FeatureStream, outcomes: Sequence[Outcome]) -> Evaluation:
     """Return the tables of one stream, empty if it has no labels; the first outcome is that of zero-shot."""
-    if stream.labels is None:
+    if stream.targets is None:
         return Evaluation()
     rows: dict[str, list[Score]] = {}
     runs = []
@@ -292,14 +307,15 @@ def tabulate(name: str, stream: FeatureStream, outcomes: Sequence[Outcome]) -> E
             rows[title] = [replace(score(orders=[each]), method=title, label="", passes=1) for each in by_order]
     titles = list(rows)
     predictions = gather(len(stream), runs)
-    resampled = resample(predictions == stream.labels[:, None], predictions[0] >= 0)
+    taken = predictions[0] >= 0
+    resampled = resample((predictions == stream.targets[:, None]) & taken, taken)
     means = [float(np.mean([row.accuracy for row in each])) for each in rows.values()]
     differences = tuple(
         Difference(name, titles[i], titles[j], means[i] - means[j], *interval(resampled[i] - resampled[j]))
         for i in range(len(titles))
         for j in range(i)
     )
-    classes = _class_rows(name, stream.head.class_names, stream.labels, dict(zip(titles, predictions, strict=True)))
+    classes = _class_rows(name, stream.head.class_names, stream.targets, dict(zip(titles, predictions, strict=True)))
     return Evaluation(tuple(row for each in rows.values() for row in each), tuple(classes), differences)
 
 
@@ -327,7 +343,7 @@ def interval_text(low: float, high: float) -> str:
 
 
 def _class_rows(
-    name: str, class_names: Sequence[str], labels: HostArray, answers: Mapping[str, HostArray]
+    name: str, class_names: Sequence[str], targets: HostArray, answers: Mapping[str, HostArray]
 ) -> Iterator[ClassRow]:
     """Yield the scores by class of methods, the first of which is zero-shot; answers (n, O) are -1 if not taken."""
     count = len(class_names)
@@ -336,10 +352,13 @@ def _class_rows(
         return np.asarray(np.divide(part, whole, out=np.full(count, np.nan), where=whole > 0))
 
     taken = next(iter(answers.values())) >= 0
-    true_class = np.broadcast_to(labels[:, None], taken.shape)
-    samples = np.bincount(labels[taken.any(axis=1)], minlength=count)
+    true_class = np.broadcast_to(targets[:, None], taken.shape)
+    samples = np.bincount(targets[taken.any(axis=1)], minlength=count)
     asked = np.bincount(true_class[taken], minlength=count)
-    hits = {method: np.bincount(true_class[each == true_class], minlength=count) for method, each in answers.items()}
+    hits = {
+        method: np.bincount(true_class[taken & (each == true_class)], minlength=count)
+        for method, each in answers.items()
+    }
     for method, predictions in answers.items():
         columns = (
             samples,

@@ -4,7 +4,6 @@ One run is a stream in one order. All methods share its pass, so they answer the
 evidence, and runs are independent: they can be measured in several processes.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
@@ -15,7 +14,7 @@ import numpy as np
 
 from acclimate.bench.board import Answered, Board, Standings, settings_text
 from acclimate.bench.evaluation import INTERVAL, interval_text
-from acclimate.bench.measurements import Measurements, name_files, read_labelled, read_once
+from acclimate.bench.measurements import Measurements, fingerprint, load_once, name_files, read_labelled, read_once
 from acclimate.bench.orders import (
     LEAVING_OUT_CLASSES,
     SHAPES,
@@ -84,29 +83,31 @@ def plan_board(
     orders: int = 5,
     limit: int | None = None,
     passes: int = 1,
+    model: str | None = None,
 ) -> Measurements:
     """Read streams and list the runs, `orders` of each shape; what a stream or method cannot do is left out.
 
     Args:
-        paths: feature files with labels.
+        paths: runs or feature files with labels.
         variants: the methods; all training-free methods when not given.
         shapes: names of `acclimate.bench.orders.SHAPES`.
         orders: runs of each shape and stream, seeds 0 to orders - 1.
         limit: take at most this many samples of a stream, drawn at random.
         passes: 2 to score the answers to whole streams, too.
+        model: name of the encoder of the features, for methods that need its text tower.
     """
     if unknown := [shape for shape in shapes if shape not in SHAPES]:
         raise InputError(f"unknown shape {unknown[0]!r}; {nearest(unknown[0], SHAPES)}")
     streams = {name: _limited(stream, limit) for name, stream in read_labelled(paths, with_folders=True).items()}
     with_views = all(stream.views > 1 for stream in streams.values())
     asked = [each for each in variants or map(Variant, list_methods()) if each.method != "zero-shot"]
-    unfit = {each.method: _unfit(find_method(each.method), with_views, passes) for each in asked}
+    unfit = {each.method: _unfit(find_method(each.method), with_views, passes, model) for each in asked}
     left_out = [f"The method {name} ({reason})." for name, reason in unfit.items() if reason]
     chosen = tuple(each for each in asked if not unfit[each.method])
     if not chosen:
         raise InputError(f"no method can run. {' '.join(left_out)}")
     tasks = []
-    run = partial(measure, variants=chosen, limit=limit, passes=passes)
+    run = partial(measure, variants=chosen, limit=limit, passes=passes, model=model)
     files = name_files(paths)
     for shape in dict.fromkeys(shapes):
         names = order_names(f"{shape}:0", orders)
@@ -123,11 +124,18 @@ def plan_board(
 
 
 def measure(
-    name: str, path: Path, order: str, variants: Sequence[Variant], limit: int | None, passes: int
+    name: str,
+    path: Path,
+    order: str,
+    variants: Sequence[Variant],
+    limit: int | None,
+    passes: int,
+    model: str | None = None,
 ) -> list[Score]:
-    """Score zero-shot and methods on at most `limit` samples of a feature file in one order."""
+    """Score zero-shot and methods on at most `limit` samples of a run or feature file in one order."""
     stream = _limited(read_once(path), limit)
-    return score_all(name, stream, compare(stream, variants, [order], passes=passes))
+    text = load_once(model) if model else None
+    return score_all(name, stream, compare(stream, variants, [order], passes=passes, text=text))
 
 
 def open_board(
@@ -146,7 +154,7 @@ def open_board(
     protocol: dict[str, Any] = {
         "streams": {
             name: {
-                "sha256": hashlib.sha256(files[name].read_bytes()).hexdigest()[:16],
+                "sha256": fingerprint(files[name]),
                 "samples": len(stream),
                 "classes": len(stream.head),
                 "unseen": any(fnmatch(str(files[name]), pattern) for pattern in unseen),
@@ -321,15 +329,15 @@ def _by_method(table: Standings, gains: Mapping[str, Any]) -> Lines:
     return ("stream", *table.titles), [(name, *map(points, means)) for name, means in gains.items()]
 
 
-def _unfit(method: type[Adapter], with_views: bool, passes: int) -> str | None:
-    """Return why a method cannot run on feature files; None if it can."""
+def _unfit(method: type[Adapter], with_views: bool, passes: int, model: str | None) -> str | None:
+    """Return why a method cannot run on these features; None if it can."""
     if method.kind == "few-shot":
         return "fitted to labelled samples"
     if method.kind == "collection" and passes == 1:
         return "answers a stream as a whole; --passes 2"
-    if missing := sorted(method.needs - ({"views"} if with_views else set())):
-        return f"needs {' and '.join(missing)}" + (" in every stream" if missing == ["views"] else "")
-    return None
+    if "text" in method.needs and model is None:
+        return "needs the text tower of a model: --model"
+    return "needs views in every stream" if "views" in method.needs and not with_views else None
 
 
 def _can_take(stream: FeatureStream, order: str) -> bool:

@@ -1,5 +1,6 @@
-"""Independent measurements on feature files, in several processes with one thread each."""
+"""Independent measurements on runs and feature files, in several processes with one thread each."""
 
+import hashlib
 import os
 import signal
 from collections import Counter
@@ -15,8 +16,10 @@ from threading import Thread
 
 from acclimate.bench import Progress, silent
 from acclimate.bench.results import Score
+from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, RunError
 from acclimate.methods import load_plugin, loaded_plugins
+from acclimate.run import Run, is_run
 from acclimate.stream import FeatureStream, read_stream
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -77,18 +80,26 @@ def name_files(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def read_labelled(paths: Sequence[Path], with_folders: bool = False) -> dict[str, FeatureStream]:
-    """Read feature files with labels, by their names without the suffix, or by those of `name_files`."""
+    """Read runs and feature files with labels, by their names without the suffix, or by those of `name_files`."""
     named = name_files(paths) if with_folders else {path.stem: path for path in paths}
     if len(named) < len(paths):
         raise InputError("two feature files have the same name, which results are stored under; rename one.")
     streams = {name: read_stream(path) for name, path in named.items()}
     for name, stream in streams.items():
-        if stream.labels is None:
+        if stream.targets is None:
             raise InputError(f"{name} has no labels, so there is nothing to score; add labels to the file.")
     return streams
 
 
-read_once = lru_cache(maxsize=1)(read_stream)  # once per process: the measurements of a stream follow each other
+def fingerprint(path: Path) -> str:
+    """Return a digest that tells a run or feature file from others."""
+    content = f"{Run.open(path).id} {Run.open(path).images}".encode() if is_run(path) else path.read_bytes()
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+# Once per process: the measurements of a stream follow each other.
+read_once = lru_cache(maxsize=1)(read_stream)
+load_once = lru_cache(maxsize=1)(load_encoder)
 
 
 def _begin(plugins: Sequence[Path]) -> None:

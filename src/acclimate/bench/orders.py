@@ -61,8 +61,15 @@ def take_order(
 
 
 def stream_order(stream: FeatureStream, order: str) -> HostArray:
-    """Return the positions of the samples of a stream in an order, as `take_order` does."""
-    return take_order(order, len(stream), stream.labels, stream.domains, stream.order)
+    """Return the positions of the samples of a stream in an order, as `take_order` does.
+
+    Orders by class leave out the samples whose class is unknown.
+    """
+    targets = stream.targets
+    if targets is None or targets.min() >= 0 or SHAPES.get(parse_order(order)[0], ("",))[0] != "class":
+        return take_order(order, len(stream), targets, stream.domains, stream.order)
+    known = np.flatnonzero(targets >= 0)
+    return known[take_order(order, len(known), targets[known])]
 
 
 def part_of(stream: FeatureStream, positions: HostArray) -> FeatureStream:
@@ -70,7 +77,7 @@ def part_of(stream: FeatureStream, positions: HostArray) -> FeatureStream:
     return replace(
         stream,
         features=stream.features[positions],
-        labels=None if stream.labels is None else stream.labels[positions],
+        targets=None if stream.targets is None else stream.targets[positions],
         domains=None if stream.domains is None else tuple(stream.domains[i] for i in positions),
         order=None,
         files=None,

@@ -23,7 +23,6 @@ from acclimate.files import write_atomically, writing
 if TYPE_CHECKING:
     from acclimate.bench.board import Standings
     from acclimate.bench.comparison import Cell, Table
-    from acclimate.bench.few_shot import Curve
 
 # Suffixes, and the metadata that would change with every run, which has a different name in each format.
 FORMATS = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
@@ -163,7 +162,8 @@ def _draw_bars(axes: Any, table: "Table") -> None:
     if averages := [index for index, heading in enumerate(table.columns) if AVERAGE in heading.lower()]:
         axes.axvline(averages[0] - 0.5, color=GREY, linewidth=0.8, linestyle=":")
     axes.set_xticks(x, [heading.replace(" of ", "\nof ", 1) for heading in table.columns])
-    axes.set(ylabel=GAIN, title=table.title.partition(":")[0])
+    methods = table.corner == "method"  # the rows of the paper's suites, whose zero-shot row has prompts of its own
+    axes.set(ylabel="above the CLIP row, points" if methods else GAIN, title=table.title.partition(":")[0])
 
 
 def draw_curves(tables: "Sequence[Table]", path: Path) -> None:
@@ -286,36 +286,6 @@ def _draw_standings(axes: Any, table: "Standings") -> None:
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.set(xlim=(-0.5, wide + 2.5), ylim=(len(methods) - 0.5, -0.5), yticks=[])
-
-
-def draw_few_shot(board: "Sequence[Curve]", panels: Mapping[str, Sequence[str]], path: Path) -> None:
-    """Draw accuracy over the number of shots, a panel per group of streams; bands are one sd over seeds.
-
-    `panels` maps a title to the names of streams. Methods that use no labels are dashed lines.
-    """
-    rows = -(-len(panels) // 4)  # four panels side by side at most
-    ticks = sorted({shots for curve in board for shots in curve.shots if shots})
-    width = 2.4 + 3.0 * -(-len(panels) // rows)
-    with _figure(path, len(panels), width, height=0.6 + 2.9 * rows, rows=rows) as grid:
-        for axes, (title, streams) in zip(grid, panels.items(), strict=True):
-            for curve, other in zip(board, cycle(OTHER_COLOURS), strict=False):
-                colour = BY_METHOD.get(curve.method, other)
-                x = curve.shots
-                pairs = [curve.accuracy(shots, streams) for shots in x]
-                mean, sd = 100 * np.array([(mean, sd or 0.0) for mean, sd in pairs]).T
-                if x[0]:
-                    axes.plot(x, mean, color=colour, linewidth=2.2, marker="o", markersize=4.5, label=curve.method)
-                    axes.fill_between(x, mean - sd, mean + sd, color=colour, alpha=0.18, linewidth=0)
-                else:
-                    axes.axhline(mean[0], color=colour, linewidth=1.6, linestyle="--", label=curve.method)
-            axes.set_xscale("log", base=2)
-            axes.set(title=title, xlim=(ticks[0] / 1.2, ticks[-1] * 1.2))
-            axes.set_xticks(ticks, map(str, ticks))
-            low, high = axes.get_ylim()
-            spare = max(0.0, 4.0 - (high - low)) / 2  # four points at least; noise is no effect
-            axes.set_ylim(low - spare, high + spare)
-        grid[0].figure.supxlabel("labelled shots per class", fontsize=10)
-        grid[0].figure.supylabel("top-1 accuracy, %", fontsize=10)
 
 
 FIGURES = {"gains": draw_gains, "curves": draw_curves, "times": draw_times}

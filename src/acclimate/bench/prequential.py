@@ -93,13 +93,13 @@ class Variant:
 
 @dataclass(frozen=True)
 class Run:
-    """The answers of one adapter to one stream, in the order taken."""
+    """The answers of one adapter to one stream, in the order taken; where classes are known, to samples of those."""
 
     order: HostArray  # (n,) positions of the samples in the stream
-    labels: HostArray | None  # (n,) true classes; None if unknown
+    targets: HostArray | None  # (n,) true classes; None if unknown
     top: HostArray  # (n, up to 5) classes by decreasing logit
     confidence: HostArray  # (n,) softmax probability of the first class
-    errors: HostArray  # (n,) Brier score of each answer; (0,) without labels
+    errors: HostArray  # (n,) Brier score of each answer; (0,) without targets
     wall_s: float  # seconds of zero-shot and adapter together, or of the second pass alone
 
     @property
@@ -110,16 +110,16 @@ class Run:
     @property
     def correct(self) -> HostArray:
         """True for each right answer (n,)."""
-        return np.asarray(self.predictions == self.labels)
+        return np.asarray(self.predictions == self.targets)
 
     def scores(self) -> dict[str, float]:
-        """Return the scores by name, as fractions; an empty dict without labels."""
-        if self.labels is None:
+        """Return the scores by name, as fractions; an empty dict without targets."""
+        if self.targets is None:
             return {}
         return {
             "acc1": float(self.correct.mean()),
-            "acc5": float((self.top == self.labels[:, None]).any(axis=1).mean()),
-            "mean_per_class_recall": mean_per_class_recall(self.predictions, self.labels),
+            "acc5": float((self.top == self.targets[:, None]).any(axis=1).mean()),
+            "mean_per_class_recall": mean_per_class_recall(self.predictions, self.targets),
             "ece": expected_calibration_error(self.confidence, self.correct),
             "brier": float(self.errors.mean()),
             "early": float(self.correct[: early_phase(len(self.order))].mean()),
@@ -190,11 +190,11 @@ def compare(
 
 
 class Record:
-    """The answers of one adapter, gathered block by block, to samples with labels (n,) that are taken in an order."""
+    """The answers of one adapter, gathered block by block, to samples with targets (n,) that are taken in an order."""
 
-    def __init__(self, labels: HostArray | None, order: HostArray) -> None:
+    def __init__(self, targets: HostArray | None, order: HostArray) -> None:
         self.order = order
-        self.labels = None if labels is None else labels[order]
+        self.targets = None if targets is None else targets[order]
         self.wall_s = 0.0
         self.done = 0
         self._parts: list[tuple[HostArray, ...]] = []
@@ -203,21 +203,24 @@ class Record:
         """Score the logits (b, K) of the next b samples."""
         block = slice(self.done, self.done + len(logits))
         probs = softmax_and_entropy(logits)[0]
-        errors = np.empty(0) if self.labels is None else squared_errors(probs, self.labels[block])
+        errors = np.empty(0) if self.targets is None else squared_errors(probs, self.targets[block])
         self._parts.append((top_classes(logits, 5), probs.max(axis=1), errors))
         self.done = block.stop
 
     def run(self) -> Run:
-        """Return all answers."""
+        """Return all answers; those to samples of unknown class are left out."""
         top, confidence, errors = (np.concatenate(part) for part in zip(*self._parts, strict=True))
-        return Run(self.order, self.labels, top, confidence, errors, self.wall_s)
+        if self.targets is None:
+            return Run(self.order, None, top, confidence, errors, self.wall_s)
+        known = self.targets >= 0
+        return Run(self.order[known], self.targets[known], top[known], confidence[known], errors[known], self.wall_s)
 
 
 def _run_pass(
     adapters: Sequence[Adapter], stream: FeatureStream, order: HostArray, batch_size: int, progress: Advance
 ) -> list[Run]:
     size = max(1, batch_size // stream.views)
-    records = [Record(stream.labels, order) for _ in adapters]
+    records = [Record(stream.targets, order) for _ in adapters]
     for start in range(0, len(order), size):
         began = perf_counter()
         evidence = adapters[0].head.observe(stream.features[order[start : start + size]])
@@ -232,7 +235,7 @@ def _run_pass(
 
 
 def _refine(adapter: Adapter, stream: FeatureStream, order: HostArray, progress: Advance) -> Run:
-    record = Record(stream.labels, order)
+    record = Record(stream.targets, order)
     began = perf_counter()
     for block in adapter.refined(stream.features[order]):
         logits = to_host(block)

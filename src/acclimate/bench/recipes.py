@@ -3,13 +3,15 @@
 The figures are those of Karmanov et al., Efficient Test-Time Adaptation of Vision-Language Models, CVPR 2024.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from typing import Any, Literal
 
-from acclimate.bench.datasets import Dataset, read_data
 from acclimate.bench.prequential import Variant
 from acclimate.methods import list_methods
+from acclimate.sources.datasets import Dataset
 
 AVERAGE = "average"
 SEARCHED = " (settings searched on its validation images)"
@@ -111,7 +113,8 @@ def row_of(method: str, dataset: Dataset) -> Variant:
 
 def _read_recipes() -> dict[str, Recipe]:
     recipes = {}
-    for name, facts in read_data("recipes.json").items():
+    text = (files("acclimate.bench") / "data" / "recipes.json").read_text(encoding="utf-8")
+    for name, facts in json.loads(text).items():
         sweeps = []
         for sweep in facts.get("sweeps", ()):
             variants = {label: Variant(facts["method"], settings) for label, settings in sweep["rows"].items()}

@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import date
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from acclimate import __version__
+from acclimate.bench.orders import stream_order
 from acclimate.bench.prequential import SECOND_PASS, Outcome, Run
 from acclimate.bench.scoring import accuracy_over_time, changes, early_phase, learnt, worst_tenth
-from acclimate.errors import InputError
-from acclimate.files import MAX_LIST, open_text, to_cell, write_atomically, writing
+from acclimate.files import to_cell, write_atomically, writing
 from acclimate.sources.source import parse_order
 from acclimate.stream import FeatureStream
 
@@ -82,7 +82,6 @@ class Score:
     passes: int = 1
     views_kind: str = ""
     trained: str = ""
-    end_to_end: bool = False
     label: str = ""
     file: str = ""
     gain_interval: list[float] | None = None
@@ -123,20 +122,6 @@ class Score:
         """Seconds of zero-shot and adapting, over all orders."""
         return float(self.cost["wall_s"])
 
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "Score":
-        """Return the score in an object of a JSON file; other keys are ignored, and a missing one is a KeyError.
-
-        Keys that have a default may be missing: older files do not have them all.
-        """
-        return cls(
-            **{
-                field.name: content[field.name]
-                for field in fields(cls)
-                if field.name in content or field.default is MISSING
-            }
-        )
-
 
 def summarise(
     dataset: str,
@@ -161,7 +146,9 @@ def summarise(
     baseline = _mean([run.scores() for run in baselines])
     samples = round(np.mean([len(run.order) for run in runs]))
     last_order = names[-1] == [*outcome.runs][-1]  # the adapter is the one after that order
-    labels = None if adapter.kind == "few-shot" else runs[-1].labels  # the entries of few-shot methods are shots
+    taken = None
+    if stream.targets is not None and adapter.kind != "few-shot":  # the entries of few-shot methods are shots
+        taken = stream.targets[stream_order(stream, names[-1])]
     return Score(
         dataset=dataset,
         model=stream.encoder or "unknown",
@@ -176,12 +163,12 @@ def summarise(
         metrics={name: scores.get(name) for name in ("acc1", "acc5", "mean_per_class_recall")},
         baseline=baseline or None,
         gain=scores["acc1"] - baseline["acc1"] if scores else None,
-        **_mean([changes(a.predictions, b.predictions, a.labels) for a, b in zip(runs, baselines, strict=True)]),
+        **_mean([changes(a.predictions, b.predictions, a.targets) for a, b in zip(runs, baselines, strict=True)]),
         ece=scores.get("ece"),
         brier=scores.get("brier"),
         early={"n": early_phase(samples), "acc1": scores.get("early")},
         over_time={"acc1": _curve(runs), "baseline": _curve(baselines)} if scores else None,
-        learnt=learnt(adapter, labels) if last_order else {},
+        learnt=learnt(adapter, taken) if last_order else {},
         order=names[0] if len(names) == 1 else "many",
         seed=parse_order(names[0])[1] if len(names) == 1 else None,
         orders={"names": names, **_spread(runs)},
@@ -225,24 +212,6 @@ def write_results(scores: Sequence[Score], path: Path) -> None:
     write_page([text], path)
 
 
-def read_results(path: Path) -> list[Score]:
-    """Read all scores in a JSON file, or in the JSON files below a folder in path order; other JSON is ignored."""
-    if not path.exists():
-        raise InputError(f"no results at {path}: there is no such file or folder.")
-    scores: list[Score] = []
-    for each in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
-        try:
-            content = json.loads(open_text(each, MAX_LIST).read())
-        except (OSError, ValueError) as error:
-            raise InputError(f"cannot read {each} as JSON ({error}); remove it or run again.") from error
-        for candidate in content if isinstance(content, list) else [content]:
-            with suppress(KeyError, TypeError):
-                scores.append(Score.from_json(candidate))
-    if not scores:
-        raise InputError(f"no results in {path}; `acclimate bench` and `acclimate reproduce` write them.")
-    return scores
-
-
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return rows of text as a Markdown table."""
     lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
@@ -273,13 +242,9 @@ def latex_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def latex_text(text: str) -> str:
-    """Return text with the signs escaped that mean something to LaTeX; letters in `<sup>` become superscripts."""
-    return re.sub(
-        r" ?<sup>([a-z, ]+)</sup>|.",
-        lambda found: f"$^{{{found[1]}}}$" if found[1] else TEX.get(found[0], found[0]),
-        text,
-        flags=re.DOTALL,
-    )
+    """Return text with the signs escaped that mean something to LaTeX; `<sup>` and `<b>` become its commands."""
+    signs = TEX | {"<b>": r"\textbf{", "</b>": "}", "<sup>": "$^{", " <sup>": "$^{", "</sup>": "}$"}
+    return re.sub(r" ?<sup>|</sup>|</?b>|.", lambda found: signs.get(found[0], found[0]), text, flags=re.DOTALL)
 
 
 def markdown_list(lines: Sequence[str]) -> list[str]:
@@ -388,6 +353,7 @@ def _cost(
         "ms_per_image": 1000 * wall_s / answered,
         "samples_per_s": answered / wall_s,
         "encode_s": stream.encode_s,
+        "encode_ms_per_image": stream.encode_s and 1000 * stream.encode_s / (len(stream) + stream.skipped),
         "peak_memory_mb": peak_memory_mb(outcome.device),
         "state_bytes": sum(values.nbytes for values in outcome.adapter.dump().values()) if last_order else 0,
     }
@@ -401,7 +367,7 @@ def _mean(each: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
 
 
 def _spread(runs: Sequence[Run]) -> dict[str, Any]:
-    if len(runs) < 2 or runs[0].labels is None:
+    if len(runs) < 2 or runs[0].targets is None:
         return {}
     accuracies = np.array([run.scores()["acc1"] for run in runs])
     return {

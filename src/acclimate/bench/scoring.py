@@ -8,10 +8,10 @@ from acclimate.arrays import HostArray
 from acclimate.methods import Adapter
 
 
-def mean_per_class_recall(predictions: HostArray, labels: HostArray) -> float:
+def mean_per_class_recall(predictions: HostArray, targets: HostArray) -> float:
     """Return accuracy per class, averaged over the classes that occur; both arguments (n,)."""
-    totals = np.bincount(labels)
-    hits = np.bincount(labels, weights=predictions == labels)
+    totals = np.bincount(targets)
+    hits = np.bincount(targets, weights=predictions == targets)
     return float(np.mean(hits[totals > 0] / totals[totals > 0]))
 
 
@@ -21,9 +21,9 @@ def expected_calibration_error(confidence: HostArray, correct: HostArray, bins: 
     return float(np.abs(np.bincount(bin_of, weights=confidence - correct)).sum() / len(confidence))
 
 
-def squared_errors(probs: HostArray, labels: HostArray) -> HostArray:
+def squared_errors(probs: HostArray, targets: HostArray) -> HostArray:
     """Return the Brier score of each sample (n,), the sum over classes of (p - 1[true])^2, from 0 to 2."""
-    return np.asarray((probs * probs).sum(axis=1) - 2 * probs[np.arange(len(labels)), labels] + 1)
+    return np.asarray((probs * probs).sum(axis=1) - 2 * probs[np.arange(len(targets)), targets] + 1)
 
 
 def running_accuracy(correct: HostArray, window: int) -> HostArray:
@@ -44,17 +44,17 @@ def early_phase(samples: int) -> int:
     return max(1, round(0.01 * samples))
 
 
-def changes(adapted: HostArray, unadapted: HostArray, labels: HostArray | None) -> dict[str, float | None]:
-    """Return the fractions of answers that adapting changed, corrected and broke; None where labels are needed."""
+def changes(adapted: HostArray, unadapted: HostArray, targets: HostArray | None) -> dict[str, float | None]:
+    """Return the fractions of answers that adapting changed, corrected and broke; None where targets are needed."""
     changed = float(np.mean(adapted != unadapted))
-    if labels is None:
+    if targets is None:
         return {"changed": changed, "helpful": None, "harmful": None}
-    gained = (adapted == labels).astype(int) - (unadapted == labels)  # 1 where corrected, -1 where broken
+    gained = (adapted == targets).astype(int) - (unadapted == targets)  # 1 where corrected, -1 where broken
     return {"changed": changed, "helpful": float(np.mean(gained > 0)), "harmful": float(np.mean(gained < 0))}
 
 
-def learnt(adapter: Adapter, labels: HostArray | None) -> dict[str, dict[str, Any]]:
-    """Summarise what an adapter has learnt from n samples, by the columns of its `learnt`; labels (n,) as taken.
+def learnt(adapter: Adapter, targets: HostArray | None) -> dict[str, dict[str, Any]]:
+    """Summarise what an adapter has learnt from n samples, by the columns of its `learnt`; targets (n,) as taken.
 
     In a part that keeps entries, `label_accuracy` is the fraction whose class is the true one (the paper's figure for
     the positive cache), `short_classes` is the fraction of classes with fewer entries than there is room for, and
@@ -67,7 +67,8 @@ def learnt(adapter: Adapter, labels: HostArray | None) -> dict[str, dict[str, An
         if name not in entries
     }
     for name, kept in entries.items():
-        right = None if labels is None else [labels[entry.id] == entry.class_index for entry in kept]
+        truth = np.full(adapter.samples_seen, -1) if targets is None else targets
+        right = [truth[entry.id] == entry.class_index for entry in kept if truth[entry.id] >= 0]
         counts = np.bincount(np.array([entry.class_index for entry in kept], int), minlength=len(adapter.head))
         summary[name] = {
             "entries": len(kept),

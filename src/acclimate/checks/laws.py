@@ -42,7 +42,7 @@ class Trial:
         stream = self.stream(180)
         self.head = stream.head
         self.features = stream.features
-        self.labels = np.asarray(stream.labels)
+        self.labels = np.asarray(stream.targets)
 
     def stream(self, samples: int) -> FeatureStream:
         """Return a stream of 6 classes with features (samples, 24) or (samples, 8, 24)."""

@@ -7,14 +7,11 @@ from collections.abc import Callable
 import typer
 
 from acclimate.cli import (
-    bench,
     catalogue,
     classify,
     correct,
-    data,
     demo,
     embed,
-    few_shot,
     fit,
     generate,
     labels,
@@ -23,7 +20,6 @@ from acclimate.cli import (
     run,
     serve,
     state,
-    tables,
 )
 from acclimate.cli.console import Command, CommandGroup, say
 
@@ -73,10 +69,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         embed.embed,
         run.run,
         leaderboard.leaderboard,
-        bench.bench,
         reproduce.reproduce,
-        few_shot.few_shot,
-        tables.tables,
         generate.generate,
     ),
     MODELS: (catalogue.models, catalogue.convert, catalogue.doctor),
@@ -88,7 +81,6 @@ serving = {"auto_envvar_prefix": "ACCLIMATE_SERVE"}
 app.command(cls=Command, rich_help_panel=SERVICE, context_settings=serving)(serve.serve)
 app.add_typer(labels.labels, name="labels", rich_help_panel=IMAGES)
 app.add_typer(state.state, name="state", rich_help_panel=IMAGES)
-app.add_typer(data.data, name="data", rich_help_panel=METHODS)
 app.add_typer(cluster, name="cluster", rich_help_panel=SERVICE)
 
 

@@ -213,12 +213,19 @@ def _line(prediction: "Prediction") -> str:
 
 @contextmanager
 def interruptible(advice: str) -> Iterator[None]:
-    """Exit with 130 if the user interrupts the work inside; `advice` says what is left of it."""
+    """Exit with 130 if Ctrl-C or SIGTERM stops the work inside; `advice` says what is left of it."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     except KeyboardInterrupt:
         say(f"stopped; {advice}", err=True)
         raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 @contextmanager

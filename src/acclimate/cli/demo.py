@@ -77,7 +77,7 @@ def as_typed() -> tuple[str, str]:
 def _adapt_live(stream: "FeatureStream") -> None:
     from acclimate.methods import create
 
-    assert stream.labels is not None
+    assert stream.targets is not None
     assert stream.domains is not None
     say(
         f"Features of {len(stream)} images of {', '.join(stream.head.class_names)},",
@@ -93,7 +93,7 @@ def _adapt_live(stream: "FeatureStream") -> None:
         end = min(start + width, len(stream)) - 1
         line = f"{f'{start}-{end}':>7}  {stream.domains[end].replace('_', ' '):12}"
         for adapter, colour in zip(adapters, ("white", "green"), strict=True):
-            right = (adapter.step(stream.features[part]).argmax(axis=1) == stream.labels[part]).mean()
+            right = (adapter.step(stream.features[part]).argmax(axis=1) == stream.targets[part]).mean()
             bar = typer.style(f"{'█' * round(15 * right):15}", colour)
             line += f"  {bar} {100 * right:5.1f} %"
         typer.echo(line)  # its bars have colours

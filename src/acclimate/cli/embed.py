@@ -1,132 +1,197 @@
-"""`acclimate embed`: images to a feature file, for `acclimate run`."""
+"""`acclimate embed`: images to a run, or to a feature file for exchange."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from acclimate.cli import arguments
-from acclimate.cli.console import progress_bar, say, stage_bars
-from acclimate.errors import RunError, count
+from acclimate.cli.console import interruptible, progress_bar, say, stage_bars
+from acclimate.errors import InputError, RunError, count
 
 if TYPE_CHECKING:
-    from acclimate.arrays import HostArray
+    from acclimate.prompts import LearnedPrompts
     from acclimate.reading.walk import Preparer
-    from acclimate.sources import Sample
-    from acclimate.stream import FeatureStream
+    from acclimate.run import Run
+    from acclimate.sources.source import Sample
+
+DATASET = "dataset:"
+Labels = Annotated[str | None, typer.Option(help=arguments.LABELS_HELP, show_default="the classes of a dataset:")]
+Out = Annotated[
+    Path, typer.Option("--out", "-o", help="The run to write, NAME.run; or a feature file: .safetensors or .npz.")
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(envvar="ACCLIMATE_DATA", help="The folder of the paper's datasets, for dataset:KEY[#SPLIT[:N]]."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Encode the images that the run does not have yet.")]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Images to be encoded, and what their head is made of."""
+
+    samples: "Sequence[Sample]"
+    labels: tuple[str, ...]
+    templates: "list[str] | dict[str, list[str]] | LearnedPrompts"
+    names: list[str]  # of the templates
+    about: dict[str, Any]  # of a dataset
 
 
 def embed(
     source: arguments.Source,
-    labels: Annotated[str, typer.Option(help=arguments.LABELS_HELP)],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The feature file to write: .safetensors or .npz.")],
+    out: Out,
+    labels: Labels = None,
+    data: Data = None,
     model: arguments.Model = arguments.DEFAULT_MODEL,
     template: arguments.Templates = None,
     expand: arguments.Expand = True,
     views: arguments.Views = 1,
     views_kind: arguments.ViewsKind = None,
     generated: arguments.Generated = None,
-    order: arguments.Order = "path",
-    fps: arguments.Fps = 1.0,
-    max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
+    resume: Resume = False,
     batch_size: arguments.BatchSize = None,
-    workers: arguments.Workers = None,
     device: arguments.Device = "auto",
     precision: arguments.Precision = "auto",
-    compile: arguments.Compile = False,
-    decoder: arguments.Decoder = "auto",
 ) -> None:
-    """Encode images once and store their features; every method then runs on them in seconds.
+    """Encode images once and keep their features; every method then runs on them in seconds.
 
-    Where the source knows the class of every image (folder names, a label column) and it is among the labels, the file
-    holds the true labels, and `acclimate run` prints accuracies.
+    Where the source knows the class of an image (folder names, a label column, a dataset) and it is among the labels,
+    `acclimate run` scores the answer.
     """
-    from time import perf_counter
-
-    from acclimate import FeatureStream, build_head, load_encoder, write_stream
+    from acclimate.encoders import load_encoder
     from acclimate.files import check_writable
-    from acclimate.prompts.templates import DEFAULT_SET
-    from acclimate.reading.walk import Preparer
-    from acclimate.stream import check_stream_path
+    from acclimate.prompts import build_head
+    from acclimate.prompts.spelling import expansion_note
+    from acclimate.reading.walk import Preparer, precision_of
+    from acclimate.run import SUFFIX
+    from acclimate.stream import check_stream_path, read_stream, write_stream
     from acclimate.views.generated import open_generator
 
-    check_stream_path(out)
-    check_writable(out)
-    names = arguments.read_labels(labels)
-    templates = arguments.read_templates(template)
-    arguments.note_language(names, model)
-    samples = arguments.list_images(source, order, names, fps)
-    encoder = load_encoder(model, device, precision, compile)
-    with stage_bars() as show:
-        head = build_head(encoder, names, templates, None, partial(show, "encoding the labels"), expand=expand)
-    generator = None if generated is None else open_generator(generated, device)
-    prepare = Preparer(encoder, views, kind=views_kind or "augmix", generator=generator, decoder=decoder)
-    began = perf_counter()
-    features, kept = encode_images(samples, prepare, batch_size, workers)
-    stream = FeatureStream(
-        features=head.unit_features(features),
-        head=head,
-        labels=_true_classes(head.class_names, [samples[i].label for i in kept]),
-        files=tuple(samples[i].name for i in kept),
-        encoder=model,
-        prompts=", ".join(template or [DEFAULT_SET]),
-        views_kind=prepare.kind if views > 1 else "",
-        skipped=len(samples) - len(kept),
-        encode_s=perf_counter() - began,
+    if out.suffix != SUFFIX:
+        if resume:
+            raise InputError(f"--resume continues a run; choose an --out that ends in {SUFFIX}.")
+        check_stream_path(out)
+        check_writable(out)
+    job = _dataset_job(source[0], data, labels, template) if source[0].startswith(DATASET) else None
+    job = job or _image_job(source, labels, template, model)
+    encoder = load_encoder(model, device, precision)
+    of_dataset = "dataset" in job.about  # benchmarks read images as they are stored, whatever their EXIF data say
+    prepare = Preparer(
+        encoder,
+        views,
+        kind=views_kind or "augmix",
+        generator=None if generated is None else open_generator(generated, device),
+        upright=not of_dataset,
+        decoder="pillow" if of_dataset else "auto",
     )
-    write_stream(stream, out)
-    _say_written(stream, out)
-
-
-def _say_written(stream: "FeatureStream", out: Path) -> None:
-    from acclimate.prompts.spelling import expansion_note
-
-    scored = "without" if stream.labels is None else "with"
-    if note := expansion_note(stream.head.expanded):
+    features = {
+        "model": model,
+        "fingerprint": encoder.fingerprint,
+        "precision": precision_of(encoder),
+        "device": str(getattr(encoder, "device", "cpu")),
+        "decoder": prepare.decoder,
+        "views": views,
+        "views_kind": prepare.kind if views > 1 else "",
+        "dim": encoder.dim,
+        **job.about,
+    }
+    with stage_bars() as show:
+        bar = partial(show, "encoding the labels")
+        head = build_head(encoder, job.labels, job.templates, progress=bar, expand=expand and not of_dataset)
+    if note := expansion_note(head.expanded):
         say(f"note: {note}", err=True)
-    say(f"{out}: {count(len(stream), 'image')} {scored} true labels; try `acclimate run {out}`.", err=True)
+    with TemporaryDirectory() as folder:
+        run = _open_run(out if out.suffix == SUFFIX else Path(folder) / f"{out.stem}.run", features, resume, job)
+        run.answer = {"labels": list(head.class_names), "templates": job.names}
+        run.save()
+        run.write_head(*head.to_file())
+        with interruptible(
+            f"what was encoded is in {out}; --resume continues." if run.path == out else "nothing was written."
+        ):
+            _encode(run, job.samples, prepare, batch_size)
+        stream = read_stream(run.path)
+        if run.path != out:
+            write_stream(stream, out)
+    known = 0 if stream.targets is None else int((stream.targets >= 0).sum())
+    scored = f", {known:,} of them with true labels" if known else " without true labels"
+    say(f"{out}: {count(len(stream), 'image')}{scored}; try `acclimate run {out}`.", err=True)
 
 
-def _true_classes(class_names: Sequence[str], labels: Sequence[str | None]) -> "HostArray | None":
-    """Return the class indices of labels; None if one of them is not a class."""
-    import numpy as np
+def _image_job(source: list[str], labels: str | None, template: list[str] | None, model: str) -> Job:
+    from acclimate.prompts.templates import DEFAULT_SET
 
-    classes = {label: i for i, label in enumerate(class_names)}
-    return np.array([classes[label or ""] for label in labels]) if classes.keys() >= {*labels} else None
+    if labels is None:
+        raise InputError('name the classes with --labels: a file, or "cat, dog".')
+    names = arguments.read_labels(labels)
+    arguments.note_language(names, model)
+    samples = arguments.list_images(source, "path", names)
+    return Job(samples, names, arguments.read_templates(template), template or [DEFAULT_SET], {})
 
 
-def encode_images(
-    samples: "Sequence[Sample]",
-    prepare: "Preparer",
-    batch_size: int | None,
-    workers: int | None,
-    on_error: Literal["skip", "raise"] = "skip",
-) -> "tuple[HostArray, list[int]]":
-    """Encode images and show progress.
+def _dataset_job(spec: str, data: Path | None, labels: str | None, template: list[str] | None) -> Job:
+    """Return a dataset with its class names, by default in the prompts of its own template set."""
+    from acclimate.prompts import prompts_for
+    from acclimate.sources.datasets import open_dataset
 
-    Returns:
-        Features of the images that could be read, and the indices of these; the others are named on stderr.
+    if data is None or labels is not None:
+        raise InputError(f"{spec} needs --data, the folder of the datasets, and has class names of its own.")
+    listing = open_dataset(spec.removeprefix(DATASET), data)
+    for warning in listing.warnings:
+        say(f"warning: {listing.dataset.key}: {warning} The figures are not those of the benchmark.", err=True)
+    dataset = listing.dataset
+    names = template or [dataset.key]
+    templates = arguments.read_templates(names)
+    if isinstance(templates, list):
+        templates = dict(zip(dataset.labels, prompts_for(dataset.class_names, templates), strict=True))
+    about = {"dataset": dataset.key, "split": listing.split, "domains": dataset.domains}
+    return Job(listing.samples, dataset.labels, templates, names, about)
 
-    Raises:
-        RunError: no image could be read.
-    """
-    import numpy as np
 
-    from acclimate.arrays import to_host
+def _open_run(path: Path, features: dict[str, Any], resume: bool, job: Job) -> "Run":
+    """Begin a run, or open the one that is to be continued, whose features must be made in the same way."""
+    from acclimate.run import Run, is_run
+
+    if not resume:
+        if is_run(path):
+            raise InputError(f"{path} is there already; continue it with --resume, or remove it first.")
+        return Run.create(path, features)
+    run = Run.open(path)
+    for name, value in features.items():
+        if name != "device" and run.features.get(name) != value:
+            raise InputError(
+                f"{path} has the {name} {run.features.get(name)!r}, not {value!r}; encode into another --out."
+            )
+    if run.names != [sample.name for sample in job.samples[: run.images]]:
+        raise InputError(f"{path} begins with other images than the source; encode into another --out.")
+    return run
+
+
+def _encode(run: "Run", samples: "Sequence[Sample]", prepare: "Preparer", batch_size: int | None) -> None:
+    """Append the images that a run does not have yet; name those that cannot be read on stderr."""
+    from acclimate.arrays import to_host, unit_rows
     from acclimate.reading.walk import encode_ahead
+    from acclimate.run import RunWriter
 
-    features = []
-    kept: list[int] = []
-    with progress_bar(len(samples), "encoding", "images") as advance:
-        for batch in encode_ahead(samples, prepare, batch_size=batch_size, workers=workers, on_error=on_error):
-            features.append(to_host(batch.features))
-            kept += batch.readable
-            for name, error in zip(batch.names, batch.errors, strict=True):
-                if error is not None:
-                    say(f"skipped {name}: {error}", err=True)
-            advance(len(batch.names))
-    if not kept:
+    begun = run.images
+    writer = RunWriter(run)
+    complete = False
+    batches = encode_ahead(samples[begun:], prepare, batch_size=batch_size, start=begun)
+    try:
+        with progress_bar(len(samples), "encoding", "images") as advance:
+            advance(0, "", begun)
+            for batch in batches:
+                writer.append(batch._replace(features=unit_rows(to_host(batch.features), "features")))
+                for name, error in zip(batch.names, batch.errors, strict=True):
+                    if error is not None:
+                        say(f"skipped {name}: {error}", err=True)
+                advance(len(batch.names))
+        complete = True
+    finally:
+        writer.close(complete)
+    if not len(run.stored_features):
         raise RunError("no image could be read.")
-    return np.concatenate(features), kept

@@ -1,7 +1,8 @@
 """`acclimate fit`: a few-shot method fitted to labelled images."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,11 +13,16 @@ from acclimate.cli.console import interruptible, say, stage_bars
 from acclimate.errors import InputError, as_words, count
 
 if TYPE_CHECKING:
+    from acclimate import Adapter, FewShot
+    from acclimate.evidence import Head
     from acclimate.sources.source import Sample
 
 Source = Annotated[
     list[str],
-    typer.Argument(metavar="SOURCE", help="Labelled images: a folder per class, coop:FILE#train, or a list."),
+    typer.Argument(
+        metavar="SOURCE",
+        help="Labelled images: a folder per class, coop:FILE#train, or a list; or a run or feature file.",
+    ),
 ]
 Labels = Annotated[str | None, typer.Option(help=arguments.LABELS_HELP, show_default="all of the source, sorted")]
 Validation = Annotated[
@@ -41,51 +47,127 @@ def fit(
     model: arguments.Model = arguments.DEFAULT_MODEL,
     template: arguments.Templates = None,
     views: Views = 10,
-    max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
-    batch_size: arguments.BatchSize = None,
-    workers: arguments.Workers = None,
     device: arguments.Device = "auto",
-    precision: arguments.Precision = "auto",
-    decoder: arguments.Decoder = "auto",
 ) -> None:
-    """Fit a few-shot method to labelled images, and write a file for --fitted of `classify`, `run` and `serve`.
+    """Fit a few-shot method to labelled images or features, and write a file for --fitted of other commands.
 
     Images are drawn per class; the same seed draws the same ones, and fewer shots are part of more. Where
-    some class has fewer images, classes give what they have, apart from a fifth for validation.
+    some class has fewer images, classes give what they have, apart from a fifth for validation. A run or a feature file
+    has classes, class vectors and versions of its own, and no image is encoded.
     """
     from acclimate.classifier import Classifier
     from acclimate.files import check_writable
     from acclimate.methods import NOTE, find_method, save_state
-    from acclimate.methods.few_shot import describe_shots
+    from acclimate.run import is_run
 
     check_writable(out)
     if find_method(method).kind != "few-shot":
         raise InputError(f"the method {method!r} learns without labels; use it with `acclimate classify`.")
     settings = arguments.parse_settings(method, setting)
+    if len(source) == 1 and (is_run(source[0]) or Path(source[0]).suffix in (".safetensors", ".npz", ".pt")):
+        if labels is not None or template is not None:
+            raise InputError(f"{source[0]} has classes and prompts of its own; leave out --labels and --template.")
+        create = partial(_create, method, settings, model)
+        _fit_stored(Path(source[0]), out, create, shots, seed, validation, no_validation)
+        return
     templates = arguments.read_templates(template)
     names, drawn, held = _draw(source, labels, model, shots, seed, validation, no_validation)
     encoded = count(views * len(drawn) + len(held), "image")
     say(f"{count(len(drawn), 'image')} in {count(views, 'version')} each: as long as to classify {encoded}.", err=True)
-    reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "decoder": decoder}
-    loading: dict[str, Any] = {"device": device, "precision": precision, "templates": templates}
+    loading: dict[str, Any] = {"device": device, "templates": templates}
     with interruptible("nothing was written."), stage_bars() as show:
-        classifier = Classifier(names, model, method=method, progress=show, **loading, **reading, **settings)
+        classifier = Classifier(names, model, method=method, progress=show, **loading, **settings)
         held_out = (held, [str(sample.label) for sample in held])
         truth = [str(sample.label) for sample in drawn]
         fitted = classifier.fit(drawn, truth, validation=held_out, views=views, on_error="skip", progress=show)
     for name, why in fitted.skipped:
         say(f"skipped {name}: {why}", err=True)
     save_state(classifier.adapter, out, {NOTE: {**classifier.about_fit, "seed": seed, "source": " ".join(source)}})
-    if classifier.about_fit["shots"] < shots:
-        fitted_to = describe_shots(classifier.about_fit)
-        say(f"note: not every class has {shots} images to fit to; it is fitted to {fitted_to}.", err=True)
-    made = f"{method} fitted to {count(fitted.samples, 'image')} of {len(names)} classes"
-    named = {"zero-shot": "model alone"}
-    scores = ", ".join(f"{named.get(name, name)} {100 * right:.2f} %" for name, right in fitted.accuracy.items())
-    validated = f"accuracy on {count(fitted.validation, 'validation image')}: {scores}"
+    _report(out, classifier.adapter, classifier.about_fit, shots, fitted.accuracy, fitted.validation)
     given = f" --model {model}" if model != arguments.DEFAULT_MODEL else ""
-    say(f"{out}: {made}; {validated if scores else 'no validation images'}.", err=True)
     say(f"Next: acclimate classify PHOTOS{given} --fitted {out}", err=True)
+
+
+def _report(
+    out: Path, adapter: "Adapter", about: Mapping[str, Any], shots: int, accuracy: Mapping[str, float], held: int
+) -> None:
+    """Say on stderr what was fitted, and how well it answers validation images."""
+    from acclimate.methods.few_shot import describe_shots
+
+    if about["shots"] < shots:
+        say(f"note: not every class has {shots} images to fit to; it is fitted to {describe_shots(about)}.", err=True)
+    made = f"{adapter.name} fitted to {count(adapter.samples_seen, 'image')} of {len(adapter.head)} classes"
+    named = {"zero-shot": "model alone"}
+    scores = ", ".join(f"{named.get(name, name)} {100 * right:.2f} %" for name, right in accuracy.items())
+    validated = f"accuracy on {count(held, 'validation image')}: {scores}"
+    say(f"{out}: {made}; {validated if scores else 'no validation images'}.", err=True)
+
+
+def _create(method: str, settings: dict[str, Any], model: str, head: "Head") -> "FewShot":
+    """Return a few-shot adapter that is not fitted yet; the model is loaded only for its text tower."""
+    from acclimate.encoders import load_encoder
+    from acclimate.methods import FewShot, create, find_method
+
+    text = load_encoder(model) if "text" in find_method(method).needs else None
+    adapter = create(method, head, text=text, **settings)
+    assert isinstance(adapter, FewShot)
+    return adapter
+
+
+def _fit_stored(
+    source: Path,
+    out: Path,
+    create: "Callable[[Head], FewShot]",
+    shots: int,
+    seed: int,
+    validation: str | None,
+    no_validation: bool,
+) -> None:
+    """Fit to the features of a run or a feature file; validation samples have one view."""
+    import numpy as np
+
+    from acclimate.methods import NOTE, save_state
+    from acclimate.sources.source import MOST_HELD_OUT, draw_shots
+    from acclimate.stream import original_views, read_stream
+
+    stream = read_stream(source)
+    if stream.targets is None:
+        raise InputError(f"{source} has no labels to fit to; encode images whose source knows their classes.")
+    known = np.flatnonzero(stream.targets >= 0)
+    targets = stream.targets[known]
+    adapter = create(stream.head)
+    most = 0 if no_validation or validation is not None else min(shots, MOST_HELD_OUT)
+    fewer = bool(np.bincount(targets, minlength=len(stream.head)).min() < shots)
+    drawn, rest = draw_shots(targets, stream.head.class_names, shots, seed, most, allow_fewer=fewer)
+    held = original_views(stream).features[known[rest]], targets[rest]
+    if validation is not None:
+        other = read_stream(validation)
+        if other.targets is None or other.head.class_names != stream.head.class_names:
+            raise InputError(f"{validation} must have labels, and the classes of {source}.")
+        chosen = np.flatnonzero(other.targets >= 0)
+        held = original_views(other).features[chosen], other.targets[chosen]
+    with interruptible("nothing was written."), stage_bars() as show:
+        steps = adapter.fit_steps(len(drawn), len(held[1]))
+        validated = held if len(held[1]) else None
+        features = stream.features[known[drawn]]
+        adapter.fit(features, targets[drawn], validation=validated, progress=lambda done: show("fitting", done, steps))
+    counts = np.bincount(targets[drawn])
+    about = {
+        "model": stream.encoder,
+        "fingerprint": stream.notes.get("fingerprint", ""),
+        "shots": int(counts.min()),
+        "most_shots": int(counts.max()),
+        "templates": stream.prompts.split(", "),
+        "seed": seed,
+        "source": str(source),
+    }
+    save_state(adapter, out, {NOTE: about})
+    accuracy = {}
+    if validated is not None:
+        answers = {"zero-shot": adapter.head.observe(held[0]).logits, adapter.name: adapter.step(held[0])}
+        accuracy = {name: float((each.argmax(axis=1) == held[1]).mean()) for name, each in answers.items()}
+    _report(out, adapter, about, shots, accuracy, len(held[1]))
+    say(f"Next: acclimate run TEST.run --fitted {out}", err=True)
 
 
 def _draw(

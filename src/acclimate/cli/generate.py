@@ -20,7 +20,7 @@ def generate(
     count: Annotated[int, typer.Option(help="Images to generate per image; DiffTPT's 128 views need 63.", min=1)] = 63,
     seed: Annotated[int, typer.Option(help="Of the generator.", min=0)] = 0,
     upright: Annotated[
-        bool, typer.Option(help="Turn images as their EXIF orientation says; `acclimate bench` does not.")
+        bool, typer.Option(help="Turn images as their EXIF orientation says; datasets of the paper are not turned.")
     ] = True,
     max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
     device: arguments.Device = "auto",

@@ -1,58 +1,44 @@
-"""`acclimate reproduce`: the paper's tables and figures, by name."""
+"""`acclimate reproduce`: the paper's tables, figures and ablations from runs and feature files."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acclimate.cli.arguments import MODEL_HELP, Device, Generated, Plugins, Precision, Workers, parse_settings
-from acclimate.cli.bench import (
-    EncodeSize,
+from acclimate.cli.arguments import Plugins, parse_settings
+from acclimate.cli.comparing import (
     Orders,
-    Out,
-    Store,
+    OutFolder,
+    Streams,
+    TextModel,
     as_patterns,
+    load_text_model,
     options_text,
-    report,
     report_pictures,
-    report_skipped,
 )
 from acclimate.cli.console import interruptible, progress_bar, say
 from acclimate.cli.tables import print_table
-from acclimate.errors import InputError
+from acclimate.errors import InputError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from acclimate.bench.comparison import Table
 
 Recipes = Annotated[
-    list[str],
-    typer.Argument(
-        help="ood, cross-domain, efficiency (needs --data), caches, capacity, entropy-range, mask-threshold, "
-        "alpha-beta, early. With --streams also feature files: a pattern such as streams/*.safetensors works."
-    ),
-]
-Streams = Annotated[
-    Path | None,
+    list[str] | None,
     typer.Option(
-        help="Feature files to run on; more can follow the first. A file stands for a dataset of the paper if it "
-        "is named after it (imagenet, oxford_pets), has as many classes, and records its prompts and one of the "
-        "paper's models as its encoder."
-    ),
-]
-Data = Annotated[
-    Path | None,
-    typer.Option(
-        help="The folder of all datasets; see `acclimate data check`. "
-        "--model, --shots, --generated, --limit, --store, --batch-size, --workers, --device and --precision "
-        "apply to it."
+        "--recipe",
+        help="ood, cross-domain, efficiency, caches, capacity, entropy-range, mask-threshold, alpha-beta or early; can "
+        "be repeated.",
+        show_default="all that the files allow",
     ),
 ]
 Rows = Annotated[
     list[str] | None,
     typer.Option(
         help="A row of ood, cross-domain or efficiency, or another method; can be repeated.",
-        show_default="all rows of the paper that can be run here",
+        show_default="all rows of the paper that can be measured",
     ),
 ]
 RowSettings = Annotated[
@@ -63,93 +49,55 @@ Shots = Annotated[
     int | None,
     typer.Option(help="Training images per class for rows that are fitted.", min=1, show_default="16, the paper's"),
 ]
-OrderOfBoth = Annotated[
-    str | None,
-    typer.Option(help="As in `acclimate run`.", show_default="stored with --streams, shuffled:1 with --data"),
+Order = Annotated[
+    str | None, typer.Option(help="As in `acclimate run`.", show_default="shuffled:1 for runs of dataset:, else stored")
 ]
 
 
 def reproduce(
-    recipes: Recipes,
-    streams: Streams = None,
-    data: Data = None,
-    model: Annotated[str | None, typer.Option(help=MODEL_HELP)] = None,
+    files: Streams,
+    recipe: Recipes = None,
+    model: TextModel = None,
     method: Rows = None,
     setting: RowSettings = None,
     plugin: Plugins = None,
     shots: Shots = None,
-    generated: Generated = None,
-    limit: Annotated[int, typer.Option(help="Images that efficiency times.", min=1)] = 1000,
-    store: Store = Path("features"),
-    order: OrderOfBoth = None,
+    order: Order = None,
     orders: Orders = 0,
-    out: Out = Path("results"),
-    batch_size: EncodeSize = 64,
-    workers: Workers = None,
-    device: Device = "auto",
-    precision: Precision = "float32",
+    device: Annotated[str, typer.Option(help="numpy, or a PyTorch device: cpu, cuda, cuda:1.")] = "numpy",
+    out: OutFolder = Path("results"),
 ) -> None:
-    """Measure the paper's tables and figures again, on its datasets or on feature files.
+    """Measure the paper's tables, figures and ablations on runs of its datasets, or ablations on any features.
 
-    Writes runs/*.json, and from them README.md with a figure for each recipe.
+    `acclimate embed dataset:KEY --data DIR` makes such runs; several of one dataset may have different views. With
+    --model, prompts are the paper's, and methods that learn prompts take part. Writes runs/*.json, and from them
+    README.md with a figure for each recipe, and tables.tex.
     """
     from acclimate.bench.comparison import write_report
-    from acclimate.bench.datasets import DATASETS, incomplete_datasets
     from acclimate.bench.orders import order_names
     from acclimate.bench.recipes import RECIPES
-    from acclimate.bench.store import FeatureStore
-    from acclimate.bench.suite import plan_recipes, plan_streams
+    from acclimate.bench.reproduction import Reproduction
 
-    names = list(dict.fromkeys(name for name in recipes if name in RECIPES))
-    files = [Path(name) for name in recipes if name not in RECIPES]
-    _check(names, files, streams, data, model, bool(shots or generated), bool(method or setting))
-    chosen = [RECIPES[name] for name in names]
-    needed = dict.fromkeys(key for recipe in chosen for key in recipe.datasets)
-    rows = method or list(dict.fromkeys(row.method for recipe in chosen for row in recipe.rows.values()))
-    settings = {name: parse_settings(name, setting, rows) for name in rows}
-    taken = order_names(order or ("shuffled:1" if streams is None else "stored"), orders)
-    report_pictures()
-    with interruptible(f"the results so far are in {out / 'runs'}, and no image will be encoded twice."):
-        if data is not None and model is not None:
-            where = options_text(data=data, model=model)
-            features = FeatureStore(data, model, store, batch_size, workers, device, precision, generated, progress_bar)
-            plan = plan_recipes(chosen, features, taken, method or (), settings, shots, limit)
-        else:
-            paths = [path for path in (streams, *files) if path is not None]
-            where = f"--streams {as_patterns(paths)}"
-            plan = plan_streams(chosen, paths, taken, method or (), settings, progress_bar)
-        warnings = [] if data is None else list(incomplete_datasets((DATASETS[key] for key in needed), data))
-        report([*plan.notes, *warnings])
-        scores = plan.run(out / "runs")
-    timed = limit if any(recipe.kind == "cost" for recipe in chosen) else None
-    given: dict[str, Any] = {"method": method, "set": setting, "plugin": plugin, "shots": shots, "generated": generated}
-    how = options_text(**given, order=order, orders=orders or None, limit=timed, out=out)
-    command = f"acclimate reproduce {' '.join(names)} {where} {how}"
-    _print_tables(write_report(chosen, scores, out, command, plan.lacking))
-    report_skipped([key for key in needed if key not in {score.dataset for score in scores}], data)
-    report([*warnings, f"the results are in {out / 'README.md'}."])
-
-
-def _check(
-    names: Sequence[str],
-    files: Sequence[Path],
-    streams: Path | None,
-    data: Path | None,
-    model: str | None,
-    for_data: bool,
-    for_rows: bool,
-) -> None:
-    from acclimate.bench.recipes import RECIPES
-
-    if files and (streams is None or not files[0].suffix):
-        raise InputError(f"unknown recipe {str(files[0])!r}; choose from {', '.join(RECIPES)}.")
-    if not names or (streams is None) == (data is None) or (data is not None and model is None):
-        raise InputError("name recipes, and either --streams with feature files, or --data with a folder and --model.")
-    if data is None and for_data:
-        raise InputError("--shots and --generated are for --data: feature files have neither images nor a model.")
-    if for_rows and not any(RECIPES[name].rows for name in names):
-        tables_of_methods = ", ".join(name for name, recipe in RECIPES.items() if recipe.rows)
+    if unknown := [name for name in recipe or () if name not in RECIPES]:
+        raise InputError(f"unknown recipe {unknown[0]!r}; {nearest(unknown[0], RECIPES)}")
+    chosen = [RECIPES[name] for name in recipe or RECIPES]
+    if (method or setting) and not any(each.rows for each in chosen):
+        tables_of_methods = ", ".join(name for name, each in RECIPES.items() if each.rows)
         raise InputError(f"--method and --set are for {tables_of_methods}; an ablation has its own settings.")
+    rows = method or list(dict.fromkeys(row.method for each in chosen for row in each.rows.values()))
+    settings = {name: parse_settings(name, setting, rows) for name in rows}
+    taken = order_names(order or "shuffled:0", orders) if order or orders else ()
+    report_pictures()
+    plan = Reproduction(files, out, load_text_model(model), taken, shots, device)
+    plan.plan(chosen, method or (), settings)
+    for note in plan.notes:
+        say(note, err=True)
+    with interruptible(f"the rows that are done are in {out / 'runs'}."):
+        scores = plan.run(progress_bar, lambda line: say(line, err=True))
+    given: dict[str, Any] = {"recipe": recipe, "model": model, "method": method, "set": setting, "plugin": plugin}
+    how = options_text(**given, shots=shots, order=order, orders=orders or None, out=out)
+    _print_tables(write_report(chosen, scores, out, f"acclimate reproduce {as_patterns(files)} {how}", plan.lacking))
+    say(f"the results are in {out / 'README.md'} and {out / 'tables.tex'}.", err=True)
 
 
 def _print_tables(tables: "Sequence[Table]") -> None:

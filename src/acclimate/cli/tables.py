@@ -1,47 +1,14 @@
-"""`acclimate tables`: results as tables, measured next to reported. Also how commands print tables on the terminal."""
+"""Tables on the terminal."""
 
 from collections.abc import Container, Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from acclimate.cli.console import say
-from acclimate.errors import InputError, printable
+from acclimate.errors import printable
 
 if TYPE_CHECKING:
     from acclimate.bench.evaluation import Evaluation
     from acclimate.bench.results import Score
-
-
-def tables(
-    results: Annotated[Path, typer.Argument(help="A folder of results (JSON), or one file.")],
-    format: Annotated[Literal["markdown", "latex", "csv"], typer.Option("--format", "-f", help="Format.")] = "markdown",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the gains over zero-shot, a panel per table: .png, .svg or .pdf.")
-    ] = None,
-) -> None:
-    """Make tables from results. Each cell shows the measured and the paper's figure, and why they may differ."""
-    from acclimate.bench.comparison import FORMATS, every_table, group_results
-    from acclimate.bench.plots import check_picture, draw_gains
-    from acclimate.bench.results import read_results
-    from acclimate.files import check_writable, write_atomically
-
-    for path in filter(None, (out, plot)):
-        check_writable(path)
-    if plot is not None:
-        check_picture(plot)
-    made = [table for group in group_results(read_results(results)) for table in every_table(group)]
-    if not made:
-        raise InputError(f"the streams of the results in {results} have no labels, so there is nothing to compare.")
-    if plot is not None:
-        draw_gains(made, plot)
-    text = FORMATS[format](made)
-    if out is None:
-        say(*text.rstrip("\n").split("\n"))
-    else:
-        write_atomically(out, text.encode())
 
 
 def print_table(
@@ -72,7 +39,6 @@ def percent(fraction: float | None, form: str = ".2f") -> str:
 
 def print_results(results: "Sequence[Score]") -> None:
     """Print one line per result; with the spread over the orders if there are several."""
-    from acclimate.bench.comparison import images_text
     from acclimate.bench.evaluation import INTERVAL, interval_text
 
     many = any(len(result.orders["names"]) > 1 for result in results)
@@ -83,7 +49,7 @@ def print_results(results: "Sequence[Score]") -> None:
             *(
                 result.dataset,
                 result.title,
-                images_text(result).removesuffix(" images"),
+                f"{result.n:,}",
                 percent(result.metrics["acc1"]),
             ),
             *(percent(result.orders.get(name)) for name in spread.values()),

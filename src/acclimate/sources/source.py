@@ -23,7 +23,7 @@ from acclimate.images.opening import MAX_BYTES, URL, open_image
 from acclimate.sources.rows import image_of, images_in
 
 # prefix -> the module whose `open_samples` lists such a source, imported when it is needed
-PREFIXES = {"coop": "coop_splits", "wds": "webdataset", "hfds": "hf_datasets"}
+PREFIXES = {"coop": "coop_splits", "dataset": "datasets", "wds": "webdataset", "hfds": "hf_datasets"}
 MAX_FPS = 1000  # frames are named after their time in milliseconds
 MOST_HELD_OUT = 4  # samples per class held out for validation, as in CoOp's benchmark
 Kind = Literal["file", "folder", "other"]

@@ -6,18 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acclimate.bench.datasets import (
-    DATASETS,
-    SUITES,
-    find_datasets,
-    incomplete_datasets,
-    present_datasets,
-    read_dataset,
-)
+from acclimate.bench.recipes import RECIPES
 from acclimate.errors import InputError
 from acclimate.prompts import template_sets
-from miniatures import draw_dataset, few, whole
+from acclimate.sources import open_source
+from acclimate.sources.datasets import DATASETS, dataset_named, open_dataset
+from miniatures import draw_dataset, draw_training_images, few
 
+SUITES = {name: RECIPES[name].datasets for name in ("ood", "cross-domain")}
 COUNTS = {
     "imagenet": (1000, 50000),
     "imagenet-a": (200, 7500),
@@ -135,11 +131,11 @@ def test_prompts_and_views_are_those_of_the_papers_protocol():
 def test_a_miniature_is_read_with_the_benchmarks_labels(tmp_path, dataset):
     last = dataset.classes - 1
     draw_dataset(tmp_path, dataset, {0: 2, 1: 1, 2: 11, last: 3})
-    listing = read_dataset(dataset, tmp_path)
-    assert np.bincount(listing.labels, minlength=dataset.classes).tolist() == [2, 1, 11, *[0] * (last - 3), 3]
+    listing = open_dataset(dataset.key, tmp_path)
+    assert np.bincount(listing.targets, minlength=dataset.classes).tolist() == [2, 1, 11, *[0] * (last - 3), 3]
     assert all(path.is_file() for path in listing.paths)
-    again = read_dataset(dataset, tmp_path)
-    assert (listing.paths, listing.labels.tolist()) == (again.paths, again.labels.tolist())
+    again = open_dataset(dataset.key, tmp_path)
+    assert (listing.paths, listing.targets.tolist()) == (again.paths, again.targets.tolist())
 
 
 def test_the_authors_loader_drops_files_by_their_names(tmp_path):
@@ -150,9 +146,9 @@ def test_the_authors_loader_drops_files_by_their_names(tmp_path):
     images = sorted(folder.iterdir())
     images[0].rename(folder / "0.000116_jellyfish _ jellyfish_0.86.jpg")
     images[1].rename(folder / "0.000117_Shih-Tzu_0.5.jpg")  # capitals count
-    assert read_dataset(whole, tmp_path).labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    listing = read_dataset(part, tmp_path)
-    assert listing.labels.tolist() == [0] * 4 + [1] * 3 + [2] * 4
+    assert open_dataset(whole.key, tmp_path).targets.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    listing = open_dataset(part.key, tmp_path)
+    assert listing.targets.tolist() == [0] * 4 + [1] * 3 + [2] * 4
     assert not any("sh" in path.name for path in listing.paths)
     assert (part.class_names, part.folder, part.views, part.authors) == (
         *(whole.class_names, whole.folder, whole.views, whole.authors),
@@ -163,8 +159,8 @@ def test_the_authors_loader_drops_files_by_their_names(tmp_path):
 def test_v2_folders_are_numbers(tmp_path):
     dataset = DATASETS["imagenet-v2"]
     draw_dataset(tmp_path, dataset, few(classes=12, per_class=1))
-    listing = read_dataset(dataset, tmp_path)
-    assert [(path.parent.name, label) for path, label in zip(listing.paths, listing.labels, strict=True)] == [
+    listing = open_dataset(dataset.key, tmp_path)
+    assert [(path.parent.name, label) for path, label in zip(listing.paths, listing.targets, strict=True)] == [
         (str(label), label) for label in range(12)
     ]
 
@@ -175,47 +171,71 @@ def test_files_that_are_no_images_are_left_alone(tmp_path):
     for name in ("README.txt", "n01443537/.hidden.jpg", "n01443537/notes.txt"):
         (folder / "imagenet-r" / name).write_text("")
     (folder / "imagenet-r" / "n99999999").mkdir()
-    assert len(read_dataset(dataset, tmp_path)) == 12
+    assert len(open_dataset(dataset.key, tmp_path)) == 12
+
+
+def test_a_dataset_is_a_source_like_any_other(tmp_path, monkeypatch):
+    """The two classes of ImageNet with the same name have labels that differ."""
+    with pytest.raises(InputError, match="set ACCLIMATE_DATA to the folder of the datasets"):
+        open_source("dataset:imagenet")
+    monkeypatch.setenv("ACCLIMATE_DATA", str(tmp_path))
+    names = DATASETS["imagenet"].class_names
+    pair = [label for label, name in enumerate(names) if name == "missile"]
+    draw_dataset(tmp_path, DATASETS["imagenet"], dict.fromkeys(pair, 2))
+    samples = open_source("dataset:imagenet")
+    assert [sample.label for sample in samples] == ["missile"] * 2 + ["missile (2)"] * 2
+    assert samples[0].read() == Path(samples[0].name).read_bytes()
+    assert len(set(DATASETS["imagenet"].labels)) == 1000
+
+
+def test_a_part_of_the_training_images_is_drawn_by_class(tmp_path):
+    draw_dataset(tmp_path, DATASETS["imagenet"], few(2, 2))
+    folder = draw_training_images(tmp_path, few(1000, 1) | few(3, 7))
+    every = open_dataset("imagenet#train", tmp_path)
+    assert (len(every), every.split, every.images) == (1018, "train", folder)
+    drawn = open_dataset("imagenet#train:5", tmp_path)
+    assert np.bincount(drawn.targets).tolist() == [5] * 3 + [1] * 997
+    assert drawn.paths == open_dataset("imagenet#train:5", tmp_path).paths
+    assert set(open_dataset("imagenet#train:3", tmp_path).paths) <= set(drawn.paths) <= set(every.paths)
+    assert [sample.label for sample in drawn.samples[:6]] == ["tench"] * 5 + ["goldfish"]
+
+
+def test_splits_of_coop(tmp_path):
+    eurosat = DATASETS["eurosat"]
+    split = draw_dataset(tmp_path, eurosat, few(10, 6)) / eurosat.split
+    rows = json.loads(split.read_text())["test"]
+    split.write_text(json.dumps({"train": rows[::2], "val": rows[1:8], "test": rows[9::2]}))
+    lengths = [len(open_dataset(f"eurosat{part}", tmp_path)) for part in ("", "#test", "#train", "#val")]
+    assert lengths == [26, 26, 30, 7]
+    assert len(open_dataset("EuroSAT#train:2", tmp_path)) == 20
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("mnist", "unknown dataset 'mnist'"),
+        ("eurosat#all", "after # comes train or val or test"),
+        ("eurosat#train:0", "a number of images as in #train:20"),
+        ("imagenet-a#train", "ImageNet-A has test images only; leave out #train."),
+        ("eurosat", r"EuroSAT: no folder .*eurosat; get EuroSAT\.zip .*, and split_zhou_EuroSAT.json from CoOp's"),
+    ],
+)
+def test_what_there_is_not_is_refused(tmp_path, spec, message):
+    draw_dataset(tmp_path, DATASETS["imagenet-a"], few())
+    with pytest.raises(InputError, match=message):
+        open_dataset(spec, tmp_path)
 
 
 def test_unreadable_datasets_are_reported(tmp_path):
-    eurosat = DATASETS["eurosat"]
     aircraft = DATASETS["aircraft"]
-    with pytest.raises(InputError, match=r"EuroSAT: no folder .*2750; get EuroSAT\.zip .* Run `acclimate data check"):
-        read_dataset(eurosat, tmp_path)
-    split = draw_dataset(tmp_path, eurosat, few()) / eurosat.split
-    rows = json.loads(split.read_text())["test"]
-    for number, said in ((8, "'Forest' has the number 8, which belongs to 'River'"), (10, "there are 10 classes")):
-        other = [[file, number if name == "Forest" else label, name] for file, label, name in rows]
-        split.write_text(json.dumps({"test": other}))
-        with pytest.raises(InputError, match=said):
-            read_dataset(eurosat, tmp_path)
     lines = draw_dataset(tmp_path, aircraft, few()) / aircraft.split
     for text in ("0000001 Airship\n", "0000001\n"):
         lines.write_text(text)
         with pytest.raises(InputError, match="an image number and one of the 100 variants"):
-            read_dataset(aircraft, tmp_path)
-    lines.unlink()
-    with pytest.raises(InputError, match="No such file"):
-        read_dataset(aircraft, tmp_path)
-    DATASETS["imagenet-a"].image_folder(tmp_path).mkdir(parents=True)
+            open_dataset("aircraft", tmp_path)
+    (tmp_path / "imagenet-adversarial" / "imagenet-a").mkdir(parents=True)
     with pytest.raises(InputError, match="ImageNet-A: no images in"):
-        read_dataset(DATASETS["imagenet-a"], tmp_path)
-
-
-def test_datasets_are_found_by_suite_and_by_name():
-    assert [dataset.key for dataset in find_datasets(["ood"], ["dtd", "imagenet"])] == [*SUITES["ood"], "dtd"]
-    with pytest.raises(InputError, match="unknown suite 'odd'; choose from ood, cross-domain"):
-        find_datasets(["odd"], [])
-    with pytest.raises(InputError, match="unknown dataset 'mnist'; choose from imagenet,"):
-        find_datasets([], ["mnist"])
-
-
-def test_datasets_that_are_present(tmp_path):
-    with pytest.raises(InputError, match=r"contains none of dtd, eurosat; `acclimate data check .* shows how"):
-        present_datasets(find_datasets([], ["dtd", "eurosat"]), tmp_path)
-    (tmp_path / "eurosat").mkdir()
-    assert present_datasets(find_datasets([], ["dtd", "eurosat"]), tmp_path) == [DATASETS["eurosat"]]
+        open_dataset("imagenet-a", tmp_path)
 
 
 def test_the_guide_has_the_same_table():
@@ -227,9 +247,25 @@ def test_the_guide_has_the_same_table():
             assert f"| {' | '.join(row)} |" in guide
 
 
-def test_datasets_that_are_not_complete_are_named(tmp_path):
-    draw_dataset(tmp_path, DATASETS["dtd"], whole(DATASETS["dtd"]))
-    draw_dataset(tmp_path, DATASETS["eurosat"], few(classes=3, per_class=4))
-    chosen = find_datasets([], ["dtd", "eurosat", "pets"])  # one is complete, one is not, one is missing
-    (said,) = incomplete_datasets(chosen, tmp_path)
-    assert said.startswith("warning: eurosat has 12 test images instead of 8,100, ")
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("eurosat", "eurosat"),
+        ("fgvc_aircraft", "aircraft"),
+        ("oxford_pets", "pets"),
+        ("Stanford-Cars", "cars"),
+        ("caltech-101", "caltech101"),
+        ("oxford_flowers", "flowers102"),
+        ("imagenet_a", "imagenet-a"),
+        ("imagenet-adversarial", "imagenet-a"),
+        ("imagenet-s", "imagenet-sketch"),
+        ("imagenetv2", "imagenet-v2"),
+    ],
+)
+def test_names_of_datasets(name, key):
+    assert dataset_named(name).key == key
+
+
+def test_other_names():
+    assert dataset_named("cifar10") is None
+    assert all(dataset_named(dataset.key) == dataset for dataset in DATASETS.values() if not dataset.part_of)
