@@ -32,8 +32,8 @@ from acclimate.bench.results import Score, markdown_table, points, write_page
 from acclimate.cli.comparing import as_patterns
 from acclimate.files import write_atomically, writing
 from acclimate.methods import register
+from acclimate.methods.own.two_views import EVEN, SEEN, VIEWS, Figures, Scores, TwoViews
 from acclimate.methods.state import Sums
-from acclimate.methods.two_views import EVEN, SEEN, VIEWS, Figures, Scores, TwoViews
 
 SHAPES = ("shuffled", "class-sequential", "half-classes", "long-tail", "few-classes", SHORT)
 WHOLE = "accord"

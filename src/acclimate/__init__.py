@@ -35,12 +35,18 @@ def _methods() -> dict[str, Any]:
     return {method.__name__: method for method in own_methods()}
 
 
+def _find_class(name: str) -> Any:
+    from acclimate.methods.registry import find_class
+
+    return find_class(name)
+
+
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted([*_HOMES, *_methods()])
     if name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
-    elif not name[:1].isupper() or (value := _methods().get(name)) is None:
+    elif not name[:1].isupper() or (value := _find_class(name)) is None:
         raise AttributeError(f"module 'acclimate' has no attribute {name!r}")
     globals()[name] = value
     return value

@@ -163,7 +163,7 @@ def test_ctrl_c_writes_nothing(invoke, model, photos, tmp_path, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("acclimate.methods.tip_adapter_f.TipAdapterF.learn", interrupted)
+    monkeypatch.setattr("acclimate.methods.paper.tip_adapter_f.TipAdapterF.learn", interrupted)
     said = invoke("fit", photos, "--shots", 2, "--views", 1, *model, "--out", "f.safetensors", exit_code=130).stderr
     assert "stopped; nothing was written" in said
     assert not list(tmp_path.glob("*f.safetensors*"))

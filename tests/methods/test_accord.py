@@ -10,7 +10,7 @@ from acclimate.arrays import log_softmax, to_host
 from acclimate.bench.orders import stream_order
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError, StateError
-from acclimate.methods.two_views import covariance_inverse
+from acclimate.methods.own.two_views import covariance_inverse
 from accord_reference import CONSTANTS, NaiveAccord
 
 BIAS = -2.0
@@ -108,7 +108,7 @@ def test_constants_without_a_meaning_are_refused(constants):
 
 
 def test_a_long_stream_is_measured_on_some_of_its_samples(monkeypatch):
-    monkeypatch.setattr("acclimate.methods.accord.MEASURED_SAMPLES", 256)
+    monkeypatch.setattr("acclimate.methods.own.accord.MEASURED_SAMPLES", 256)
     head, features, _ = taken(600, 5, 8)
     close(refine(Accord(head), features), naive(head, measured=256).refine(features))
 

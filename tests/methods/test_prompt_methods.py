@@ -10,7 +10,7 @@ from acclimate.checks import LAWS, Trial, why_not
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, ModelError, StateError
 from acclimate.methods import duplicate, find_method
-from acclimate.methods.gradient.tpt import marginal_entropy
+from acclimate.methods.paper.tpt import marginal_entropy
 from drawn_images import COLOURS, draw
 from tiny_models import save_tiny_model
 
@@ -127,7 +127,7 @@ def test_tpt_lowers_the_marginal_entropy_of_its_sample_and_forgets_it(encoder, d
 
 
 def test_a_gradient_that_overflows_leaves_the_initial_prompt(encoder, drawn, views, monkeypatch):
-    monkeypatch.setattr("acclimate.methods.gradient.prompt.LOSS_SCALE", float("inf"))
+    monkeypatch.setattr("acclimate.methods.paper.prompt.LOSS_SCALE", float("inf"))
     tower = encoder.text_tower()
     initial = tower.prompts(NAMES, 4).vectors(tower.words("a photo of a"))
     expected = drawn[0].logit_scale * torch.as_tensor(drawn[0].unit_features(views))[:, 0] @ initial.T

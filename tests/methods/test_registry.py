@@ -1,5 +1,6 @@
 import importlib
 import pickle
+import subprocess
 import sys
 
 import pytest
@@ -19,6 +20,32 @@ def site(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("code", "modules"),
+    [
+        ("import acclimate.methods", set()),
+        ("acclimate.create('tda', acclimate.Head(np.eye(2), logit_scale=1.0))", {"paper.tda"}),
+        ("acclimate.DOTA", {"rivals.dota"}),
+        ("acclimate.Classifier(['cat', 'dog'])", {"own.accord", "own.two_views"}),
+    ],
+)
+def test_no_method_is_imported_that_was_not_asked_for(code, modules):
+    rooms = tuple(f"{room}." for room in registry.ROOMS)
+    show = f"print(*[name for name in sys.modules if name.startswith({rooms})])"
+    script = f"import sys\nimport numpy as np\nimport acclimate\n{code}\n{show}"
+    found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert set(found.split()) == {f"acclimate.methods.{module}" for module in modules}
+
+
+def test_the_methods_of_this_library_are_named_as_their_modules():
+    for method in registry.own_methods():
+        stem = method.__module__.rpartition(".")[2]
+        assert method.name == stem.replace("_", "-")
+        assert method.__name__.lower() == stem.replace("_", "")
+        assert registry.find_class(method.__name__) is find_method(method.name) is method
+    assert registry.find_class("TwoViews") is None
 
 
 def test_the_method_of_an_installed_package_is_imported_when_it_is_needed(site, stream):
@@ -105,7 +132,7 @@ def test_a_file_is_imported_with_what_lies_beside_it(tmp_path, stream):
         ("x = 1\n", "mine.py registers no method; put @acclimate.register above its class"),
         (
             SHARPEN.replace('"sharpen"', '"tda"'),
-            "mine.py, line 6: the name 'tda' is taken by acclimate.methods.tda.TDA",
+            "mine.py, line 6: the name 'tda' is taken by acclimate.methods.paper.tda.TDA",
         ),
         (SHARPEN + "\n1 / 0\n", "mine.py, line 20: ZeroDivisionError"),
     ],

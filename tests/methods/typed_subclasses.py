@@ -14,7 +14,7 @@ from acclimate import (
     TDA,
     TPT,
     Accord,
-    BoostAdapter,
+    Boost,
     Classifier,
     FewShot,
     Prior,
@@ -83,7 +83,7 @@ class OnlineFewShot(FewShot):
     views_kind = "augmix"
 
 
-class WideBoost(BoostAdapter):
+class WideBoost(Boost):
     views_kind = "augmix"
 
 

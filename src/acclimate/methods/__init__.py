@@ -1,6 +1,7 @@
 """Methods of adaptation, one per file, and the frame that they share.
 
-What is imported here is the frame, from which methods import; `registry` finds the methods by name.
+The frame is what lies beside this file. The methods are in three rooms: `paper`, the systems of the TDA paper; `own`,
+those of this library; `rivals`, those of others. `registry` finds them by name and imports no other.
 """
 
 from acclimate.methods.adapter import (

@@ -1,20 +1,20 @@
 """The registry: methods by name, those of this library, of installed packages and of single files.
 
-The modules of this package are imported when a method is first asked for, and `register` notes what they define. A
-package offers methods as entry points of the group `acclimate.methods`, name -> class; they are imported when they are
-needed. A file is imported with `load_plugin`.
+A method of this library is a module of its own in one of the `ROOMS`, of the method's name; it is imported when it is
+first asked for, and `register` notes what it defines. A package offers methods as entry points of the group
+`acclimate.methods`, name -> class; they are imported when they are needed. A file is imported with `load_plugin`.
 """
 
 import sys
 import traceback
 import warnings
 import zlib
-from functools import cache
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import walk_packages
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ from acclimate.methods.adapter import Adapter, check_settings
 DEFAULT_METHOD = "accord"
 REPLACED = {"halves": "accord"}  # removed methods, and what replaced them
 PACKAGE = "acclimate.methods"  # name of this package, and of the group of entry points
+ROOMS = tuple(f"{PACKAGE}.{room}" for room in ("paper", "own", "rivals"))
 AnyAdapter = TypeVar("AnyAdapter", bound=type[Adapter])
 _REGISTRY: dict[str, type[Adapter]] = {}
 _PLUGINS: list[Path] = []
@@ -43,8 +44,8 @@ def register(method: AnyAdapter) -> AnyAdapter:
         >>> list_methods()["tda"] is register(TDA)
         True
     """
-    if not method.__module__.startswith(f"{PACKAGE}."):
-        _import_own()
+    if not _is_own(method):
+        _import_own(method.name)
     known = _REGISTRY.get(method.name, method)
     taken = f"{known.__module__}.{known.__qualname__}"
     if taken != f"{method.__module__}.{method.__qualname__}":
@@ -61,7 +62,7 @@ def list_methods() -> dict[str, type[Adapter]]:
         >>> list_methods()["tda"].summary
         'positive and negative caches of the most useful samples of the stream'
     """
-    _import_own()
+    own_methods()
     for entry in entry_points(group=PACKAGE):  # none is imported yet
         try:
             _register_entry_point(entry)
@@ -72,18 +73,30 @@ def list_methods() -> dict[str, type[Adapter]]:
 
 def own_methods() -> list[type[Adapter]]:
     """Return the methods of this library."""
-    _import_own()
-    return [method for method in _REGISTRY.values() if method.__module__.startswith(f"{PACKAGE}.")]
+    for room in ROOMS:
+        for module in iter_modules(import_module(room).__path__, f"{room}."):
+            import_module(module.name)
+    return [method for method in _REGISTRY.values() if _is_own(method)]
+
+
+def find_class(name: str) -> type[Adapter] | None:
+    """Return the method of this library whose class has that name; its module is named alike, in lower case."""
+    for room in ROOMS:
+        for module in iter_modules(import_module(room).__path__):
+            if module.name.replace("_", "") == name.lower():
+                import_module(f"{room}.{module.name}")
+    return next((method for method in _REGISTRY.values() if _is_own(method) and method.__name__ == name), None)
 
 
 def find_method(name: str) -> type[Adapter]:
-    """Return the method of that name; of the packages that offer methods, only its own is imported."""
-    _import_own()
+    """Return the method of that name; only its own module or package is imported."""
+    _import_own(name)
     if name in REPLACED and name not in _REGISTRY:
         raise InputError(f"{name!r} was replaced by {REPLACED[name]!r}, which cannot read its states; start a new one.")
     if name not in _REGISTRY:
         entry = next(iter(entry_points(group=PACKAGE, name=name)), None)
         if entry is None:
+            own_methods()
             known = sorted({*_REGISTRY, *entry_points(group=PACKAGE).names})
             own = "A method of your own must be imported first; on the command line: --plugin FILE.py."
             raise InputError(f"unknown method {name!r:.80}; {nearest(name, known)} {own}")
@@ -104,7 +117,6 @@ def load_plugin(file: Path) -> None:
     """
     if not file.is_file():
         raise InputError(f"no plugin at {file}; give a Python file that registers a method.")
-    _import_own()
     path = file.resolve()
     # The same in every process, so that its objects can be sent from one to another.
     name = f"acclimate_plugin_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
@@ -117,8 +129,9 @@ def load_plugin(file: Path) -> None:
     try:
         SourceFileLoader(name, str(path)).exec_module(module)
     except (Exception, SystemExit) as error:
+        own = {method.name: method for method in _REGISTRY.values() if _is_own(method)}
         _REGISTRY.clear()
-        _REGISTRY.update(before)
+        _REGISTRY.update(before | own)
         del sys.modules[name]
         what = error.msg if isinstance(error, SyntaxError) else str(error)
         kind = "" if isinstance(error, AcclimateError) else f"{type(error).__name__}: "
@@ -127,7 +140,7 @@ def load_plugin(file: Path) -> None:
             lines.append(error.lineno)
         line = f", line {lines[-1]}" if lines and lines[-1] else ""
         raise InputError(f"the plugin {file}{line}: {kind}{what}") from error
-    if all(before.get(method.name) is method for method in _REGISTRY.values()):
+    if all(_is_own(method) or before.get(method.name) is method for method in _REGISTRY.values()):
         raise InputError(f"the plugin {file} registers no method; put @acclimate.register above its class.")
     if path not in _PLUGINS:
         _PLUGINS.append(path)
@@ -157,10 +170,16 @@ def create(name: str, head: Head, **settings: Any) -> Adapter:
     return method(head, **settings)
 
 
-@cache
-def _import_own() -> None:
-    for module in walk_packages(import_module(PACKAGE).__path__, f"{PACKAGE}."):
-        import_module(module.name)
+def _import_own(name: str) -> None:
+    """Import the module of this library that is named like a method, if there is one."""
+    stem = name.replace("-", "_")
+    for room in ROOMS:
+        if stem.isidentifier() and find_spec(f"{room}.{stem}"):
+            import_module(f"{room}.{stem}")
+
+
+def _is_own(method: type[Adapter]) -> bool:
+    return method.__module__.startswith(ROOMS)
 
 
 def _register_entry_point(entry: EntryPoint) -> None:

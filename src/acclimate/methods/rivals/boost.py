@@ -11,14 +11,14 @@ from acclimate.arrays import Array, HostArray, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import KEPT_VIEWS, Evidence
 from acclimate.methods import Step, ViewsKind, register
-from acclimate.methods.tda import TDA
+from acclimate.methods.paper.tda import TDA
 
 Kept = tuple[float, int, Array]  # entropy, id and key of an entry
 
 
 @register
 @dataclass(eq=False, repr=False, kw_only=True)
-class BoostAdapter(TDA):
+class Boost(TDA):
     """TDA, with the confident views of an image as entries of the positive cache while this image is answered.
 
     TDA is given the first view, which is the image itself. The tenth of the views with the lowest entropy, at least

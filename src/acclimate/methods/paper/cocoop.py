@@ -7,7 +7,7 @@ from typing import Any
 from acclimate.arrays import HostArray, move
 from acclimate.evidence import Evidence
 from acclimate.methods import DIM, Labelled, Progress, Step, Tensors, register
-from acclimate.methods.gradient.prompt import TrainedPrompt
+from acclimate.methods.paper.prompt import TrainedPrompt
 
 LAYERS = ("weight_1", "bias_1", "weight_2", "bias_2")
 

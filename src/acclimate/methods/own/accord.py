@@ -11,7 +11,7 @@ from acclimate.arrays import Array, HostArray, log_softmax, move, namespace, to_
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods import CLASSES, DIM, Adapter, MergeRule, Step, Sums, Tensors, observed, register
-from acclimate.methods.two_views import (
+from acclimate.methods.own.two_views import (
     BETAS,
     EVEN,
     SEEN,

@@ -8,7 +8,7 @@ from acclimate.arrays import HostArray
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods import MergeRule, MethodKind, Step, register
-from acclimate.methods.gradient.prompt import PromptMethod, Tensor, descend
+from acclimate.methods.paper.prompt import PromptMethod, Tensor, descend
 
 
 @register

@@ -8,7 +8,7 @@ from acclimate.arrays import HostArray, move
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
 from acclimate.methods import CLASSES, Labelled, Progress, Step, Tensors, register
-from acclimate.methods.gradient.prompt import TrainedPrompt
+from acclimate.methods.paper.prompt import TrainedPrompt
 
 
 @register

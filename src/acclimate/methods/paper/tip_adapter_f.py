@@ -9,7 +9,7 @@ from acclimate.arrays import Array, HostArray, device, index, move, namespace, s
 from acclimate.errors import InputError
 from acclimate.methods import Labelled, Progress, affinities, register
 from acclimate.methods.jagged import Layout, add_by_class, lay_out
-from acclimate.methods.tip_adapter import TipAdapter, vote_weights
+from acclimate.methods.paper.tip_adapter import TipAdapter, vote_weights
 
 # Settings of AdamW; all but epsilon are PyTorch's defaults
 MOMENTUM = 0.9

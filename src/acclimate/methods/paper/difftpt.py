@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from acclimate.errors import InputError
 from acclimate.methods import ViewsKind, register
-from acclimate.methods.gradient.prompt import Tensor
-from acclimate.methods.gradient.tpt import TPT
+from acclimate.methods.paper.prompt import Tensor
+from acclimate.methods.paper.tpt import TPT
 
 
 @register

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from acclimate.arrays import Array, device, log_softmax, namespace, softmax_and_entropy
 from acclimate.methods.adapter import MethodKind, observed
-from acclimate.methods.zero_shot import ZeroShot
+from acclimate.methods.paper.zero_shot import ZeroShot
 
 BLOCK_PAIRS = 2**23  # similarities computed at once
 SMALLEST_VARIANCE = 1e-6  # the samples of a class may all be equal in a coordinate

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from acclimate.arrays import Array, namespace
 from acclimate.errors import InputError
 from acclimate.methods import register
-from acclimate.methods.collection import SMALLEST_VARIANCE, Collection, add_gaussians, assign, largest, nearest
+from acclimate.methods.rivals.collection import SMALLEST_VARIANCE, Collection, add_gaussians, assign, largest, nearest
 
 
 @register

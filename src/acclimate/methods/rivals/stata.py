@@ -7,7 +7,7 @@ import numpy as np
 from acclimate.arrays import Array, move, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.methods import register
-from acclimate.methods.collection import SMALLEST_VARIANCE, Collection, add_gaussians, assign, nearest
+from acclimate.methods.rivals.collection import SMALLEST_VARIANCE, Collection, add_gaussians, assign, nearest
 
 
 @register

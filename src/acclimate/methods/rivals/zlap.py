@@ -7,8 +7,8 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.methods import register
-from acclimate.methods.collection import Collection, largest, nearest
 from acclimate.methods.jagged import add_by_class, lay_out
+from acclimate.methods.rivals.collection import Collection, largest, nearest
 
 BLOCK_CLASSES = 32  # classes whose labels are propagated at once
 TOLERANCE = 1e-12  # length of the residual, as a fraction of that of the right-hand side

@@ -1,0 +1,1 @@
+"""The methods of others, each with the settings of its paper."""
