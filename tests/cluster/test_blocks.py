@@ -1,107 +1,101 @@
-"""The work of Ray's workers on a block, done in this process: encode, adapt, write, answer again."""
+"""The work of an encoder on a block, done in this process."""
 
-import sys
+import json
 from dataclasses import replace
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from acclimate.cluster.adapting import ClusterJob, LearntState, adapt, on_device
-from acclimate.cluster.cluster_options import ClusterOptions
-from acclimate.cluster.encoding import EncodeBlocks, EncoderSetup, block_rows, encoded_batches
-from acclimate.cluster.output_folder import COMPLETE, FEATURES, ROWS, OutputFolder
+from ray import cloudpickle
 
-from acclimate.arrays import is_tensor
-from acclimate.errors import MissingExtraError, ModelError, StateError
-
-EVERY = 40
-
-
-def encoded(bench, setup=None, first=0):
-    """Yield the blocks of a stream, as they come out of the pipeline."""
-    setup = setup or EncoderSetup.of(bench.classifier("tda"), ClusterOptions(source=[]))
-    actor = EncodeBlocks(setup)
-    for row in block_rows(bench.samples, EVERY, first):
-        yield pa.table(actor({name: [value] for name, value in row.items()}))
+from acclimate.classify.task import Encoding, open_classifier
+from acclimate.cluster.encoding import PAUSE_S, Encoder
+from acclimate.cluster.machines import Pool
+from acclimate.cluster.run_folder import Block, RunFolder
+from acclimate.run import Part
+from cluster_bench import quiet
 
 
-def job_of(bench, classifier):
-    out = OutputFolder(bench.folder / "out")
-    return ClusterJob(classifier.head, classifier.gates, 0, True, 3, 0.0, keep=True, out=out, about={"acclimate": "{}"})
+@pytest.fixture
+def encoder(bench, monkeypatch):
+    """Return an encoder that writes to the folder of a run of this process."""
+    monkeypatch.setattr("acclimate.cluster.encoding.PAUSE_S", PAUSE_S / 100)
+    folder = RunFolder.of(str(bench.folder / "out"))
+    folder.claim()
+    classifier = open_classifier(bench.task(method="tda"), bench.encoding, None, None, quiet)
+    return Encoder(folder, "a run", **Encoder.options(classifier, bench.encoding, Pool()))
 
 
-def test_adapters_adapt_on_the_chosen_device(bench):
-    pytest.importorskip("torch")
-    classifier = bench.classifier("tda")
-    block = next(encoded(bench))
-    job = job_of(bench, classifier)
-    start = LearntState(classifier.adapter, [])
-    host, answered = adapt(job, start, 0, block)
-    moved, others = adapt(replace(job, device="cpu"), start, 0, block)
-    assert not is_tensor(moved.adapter.head.class_vectors)
-    assert moved.adapter.entries().keys() == host.adapter.entries().keys()
-    for one, other in zip(answered[0], others[0], strict=True):
-        assert np.array_equal(one.classes, other.classes)
-        np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4)
-    assert all(isinstance(features, np.ndarray) for features in others[1])
-    with pytest.raises(ModelError, match="cannot use device 'cuda:99'"):
-        on_device("cuda:99")
+def encode(encoder, block):
+    [done] = encoder({"block": [cloudpickle.dumps(block)]})["done"]
+    return json.loads(done)
 
 
-def test_a_gpu_needs_pytorch(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtraError, match="--adapter-gpus"):
-        on_device("cuda")
+def test_a_block_becomes_a_part_once(encoder, bench):
+    block = Block(2, 80, bench.samples[80:120])
+    done = encode(encoder, block)
+    assert (done["number"], done["error"], done["features"]["precision"]) == (2, "", "float32")
+    path = bench.folder / "out.run" / "000002.safetensors"
+    part = Part.read(path, "a run")
+    assert (part.start, part.lengths, part.names) == (80, (8,) * 5, [f"image {row}" for row in range(80, 120)])
+    before = path.stat().st_mtime_ns
+    assert encode(encoder, block) == {"number": 2, "error": "", "features": {}}
+    assert path.stat().st_mtime_ns == before
+    for other in (Block(2, 80, bench.samples[80:119]), Block(2, 79, block.samples)):  # other images, another place
+        assert encode(encoder, other)["features"]
+    path.write_bytes(b"half a part")
+    encode(encoder, block)
+    assert Part.read(path, "a run").names == part.names
 
 
-def test_a_frozen_classifier_has_no_new_state(bench):
-    classifier = bench.classifier("tda")
-    classifier.freeze()
-    job = replace(job_of(bench, classifier), learns=False, keep=False)
-    after, answered = adapt(job, LearntState(classifier.adapter, []), 0, next(encoded(bench)))
-    assert after is None
-    assert answered[1] == []
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"fingerprint": "other"}, "not that of the driver"),
+        ({"model": "onnx:/nowhere"}, "no ONNX model"),
+        ({"preparing": {"no": 1}}, "TypeError: "),
+    ],
+)
+def test_blocks_that_cannot_be_encoded_say_why(encoder, bench, changes, why):
+    done = encode(replace(encoder, **changes), Block(0, 0, bench.samples[:8]))
+    assert why in done["error"]
+    assert not (bench.folder / "out.run" / "000000.safetensors").exists()
 
 
-def test_blocks_that_cannot_be_encoded_say_why(bench):
-    options = ClusterOptions(source=[], cpus=2.0)
-    setup = EncoderSetup.of(bench.classifier("tda"), options)
-    assert setup.loading == {"device": "cpu", "precision": "auto", "compile": False, "threads": 2}
-    assert setup.workers == 3
-    assert EncoderSetup.of(bench.classifier("tda"), options, remote=True).workers > 3
-    for changes, error, match in (
-        ({"fingerprint": "other"}, ModelError, "not that of the driver"),
-        ({"model": "onnx:/nowhere"}, ModelError, "no ONNX model"),
-        ({"preparing": {"no": 1}}, RuntimeError, "TypeError: "),
-    ):
-        with pytest.raises(error, match=match):
-            encoded_batches(next(encoded(bench, replace(setup, **changes))), 0)
-    with pytest.raises(RuntimeError, match="in the place of 3"):
-        encoded_batches(next(encoded(bench, setup)), 3)
+def test_an_encoder_of_a_command_that_was_replaced_writes_nothing(encoder, bench):
+    RunFolder.of(str(bench.folder / "out")).claim()
+    assert "another command writes" in encode(encoder, Block(0, 0, bench.samples[:8]))["error"]
+    assert not (bench.folder / "out.run" / "000000.safetensors").exists()
+
+
+def test_encoders_get_what_was_asked_for(bench):
+    classifier = open_classifier(bench.task(method="tda"), bench.encoding, None, None, quiet)
+    options = Encoder.options(classifier, bench.encoding, Pool(cpus=2.0))
+    assert options["loading"] == {"device": "cpu", "precision": "auto", "compile": False, "threads": 2}
+    assert options["reading"]["workers"] == 3
+    assert Encoder.options(classifier, bench.encoding, Pool(gpus=0.5))["loading"]["device"] == "auto"
+    assert Encoder.options(classifier, bench.encoding, Pool(), remote=True)["reading"]["workers"] > 3
 
 
 def test_models_are_found_from_other_folders(bench, monkeypatch, tmp_path):
-    classifier = bench.classifier("tda")
+    classifier = open_classifier(bench.task(method="tda"), bench.encoding, None, None, quiet)
     monkeypatch.chdir(tmp_path)
-    for name, found in (
-        ("onnx:clip", f"onnx:{tmp_path / 'clip'}"),
-        ("bundled", "bundled"),
-        ("hf:openai/clip-vit-base-patch16", "hf:openai/clip-vit-base-patch16"),
-    ):
-        classifier.model = name
-        assert EncoderSetup.of(classifier, ClusterOptions(source=[])).model == found
+    for name, found in (("onnx:clip", f"onnx:{tmp_path / 'clip'}"), ("bundled", "bundled"), ("hf:a/b", "hf:a/b")):
+        assert Encoder.options(classifier, Encoding(model=name), Pool())["model"] == found
 
 
-def test_files_that_were_edited_are_refused(bench):
-    out = OutputFolder(bench.folder / "out")
-    out.write(ROWS.format(0), b"PAR1")
-    out.write(FEATURES.format(0), b"123")
-    out.write(COMPLETE, b"{}")
-    for read in (
-        lambda: out.read_rows(0),
-        lambda: out.read_rows(1),
-        lambda: out.read_features(0, (16,)),
-        lambda: out.read_complete({}),
-    ):
-        with pytest.raises(StateError, match="--overwrite"):
-            read()
+def test_parts_are_whole_batches():
+    assert Pool().block_images(32, 1) == 1024
+    assert Pool(gpus=1.0).block_images(256, 1) == 4096
+    assert Pool().block_images(100, 1) == 1100
+    assert Pool().block_images(64, 64) == 16  # a batch counts views
+
+
+def test_encoders_that_no_machine_has_room_for_are_refused():
+    nodes = [{"Resources": {"CPU": 4.0}}, {"Resources": {"CPU": 8.0, "GPU": 2.0}}]
+    assert Pool(cpus=0, gpus=0).room(nodes) == 12
+    assert Pool(cpus=0.1).room(nodes) == 120
+    assert Pool().fit_to(nodes, "bundled") == Pool(encoders=12, cpus=1.0, gpus=0.0)
+    assert Pool().fit_to(nodes, "hf:model") == Pool(encoders=2, cpus=1.0, gpus=1.0)
+    assert Pool().fit_to(nodes[:1], "hf:model") == Pool(encoders=4, cpus=1.0, gpus=0.0)
+    with pytest.raises(ValueError, match="no machine of the cluster has the 10 CPUs that an encoder asks for"):
+        Pool(cpus=10).fit_to(nodes, "bundled")
+    assert Pool(cpus=100, gpus=100).fit_to(nodes, "hf:model", grows=True).encoders == 1  # a node may be added

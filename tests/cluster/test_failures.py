@@ -1,20 +1,18 @@
 """Processes and machines that are lost in the middle of a job change nothing in its results."""
 
 import os
+import random
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import psutil
 import pytest
-from acclimate.cluster.output_folder import CHECKPOINT, OutputFolder
 
-from acclimate.cluster import cluster_run, machines
-from acclimate.cluster.filesystem import FileSystemError
-from acclimate.errors import RunError
-from acclimate.methods import load_with_notes, state_to_bytes
+from acclimate.cluster import encoding
+from acclimate.errors import InputError, RunError
 from acclimate.sources.source import Sample
-from cluster_bench import Place, WaitingGate, read_at
+from cluster_bench import Place, RefusingFolder, read_at
 from waiting import wait_until
 
 
@@ -29,10 +27,10 @@ def hold_up(bench, place, row):
     bench.samples[row] = Sample(sample.name, partial(read_at, place, row), sample.label)
 
 
-def disturbed(run, place, disturb):
-    """Run a job, disturb it when somebody waits at the place, and let it go on; returns whether it is complete."""
+def disturbed(job, place, disturb):
+    """Run a job, disturb it when somebody waits at the place, and let it go on."""
     with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(run.run)
+        ended = pool.submit(job)
         try:
             wait_until(lambda: place.waiting or ended.done(), 240)
             process, node = place.waiting[0]
@@ -55,81 +53,96 @@ def kill(process, node):
     os.kill(process, signal.SIGKILL)
 
 
-def same(bench, run, rows, adapter):
-    assert bench.rows() == rows
-    assert state_to_bytes(run.classifier.adapter) == state_to_bytes(adapter)
-
-
 def test_an_encoder_is_killed(local_ray, bench, place):
-    rows, _, adapter = bench.alone("tda")
+    rows, _, state = bench.alone(method="tda")
     hold_up(bench, place, 130)
-    run = bench.job(method="tda")
-    assert disturbed(run, place, kill)
+    disturbed(partial(bench.job, method="tda"), place, kill)
     assert len({process for process, _ in place.waiting}) > 1  # the image was read again
-    same(bench, run, rows, adapter)
+    assert bench.rows() == rows
+    assert bench.state() == state
 
 
-def test_a_worker_that_adapts_is_killed(local_ray, bench, place):
-    rows, _, adapter = bench.alone("dota")
-    run = bench.job(method="dota")
-    run.classifier.gates.append(WaitingGate(place, after=150))
-    assert disturbed(run, place, kill)
-    assert len({process for process, _ in place.waiting}) > 1
-    same(bench, run, rows, adapter)
+def encoders():
+    """Return the processes of Ray that encode."""
+    processes = psutil.process_iter(["cmdline"])
+    return [each for each in processes if "MapWorker" in " ".join(each.info["cmdline"] or ()) and running(each.pid)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])  # the other machine has room for the encoder, or has one of its own
-def test_a_machine_is_lost(ray_cluster, nodes, bench, place, workers):
-    rows, _, adapter = bench.alone("tda")
+@pytest.mark.slow  # each new encoder takes seconds
+def test_ten_kills_of_encoders(local_ray, bench):
+    rows, _, state = bench.alone(method="tda")
+    bench.slow_down()
+    moments = random.Random(11)
+    killed = []
+
+    def kill_some(job):
+        while not job.done() and len(killed) < 10:
+            there = encoders()
+            if there and moments.random() < 0.3:
+                process = moments.choice(there)
+                process.kill()
+                killed.append(process.pid)
+            wait_until(lambda: moments.random() < 0.2, 30)
+
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(bench.job, method="tda", pool={"encoders": 2, "images": 8})
+        kill_some(job)
+        job.result()
+    assert len(killed) == 10
+    assert bench.rows() == rows
+    assert bench.state() == state
+
+
+@pytest.mark.parametrize("encoders", [1, 2])  # the other machine has room for the encoder, or has one of its own
+def test_a_machine_is_lost(ray_cluster, nodes, bench, place, monkeypatch, encoders):
+    monkeypatch.setattr(encoding, "PATIENCE_S", 10.0)
+    rows, _, state = bench.alone(method="tda")
     hold_up(bench, place, 130)
-    run = bench.job(method="tda", workers=(workers, workers), cpus=5)
     lost = []
 
     def remove(process, node):
         lost.append(node)
         ray_cluster.remove_node(nodes[node], allow_graceful=False)
 
-    assert disturbed(run, place, remove)
+    disturbed(partial(bench.job, method="tda", pool={"encoders": encoders, "cpus": 5}), place, remove)
     assert {node for _, node in place.waiting} - set(lost)  # the image was read again elsewhere
-    same(bench, run, rows, adapter)
+    assert bench.rows() == rows
+    assert bench.state() == state
 
 
 def test_all_machines_with_room_are_lost(ray_cluster, nodes, bench, place, monkeypatch):
-    monkeypatch.setattr(machines, "PATIENCE_S", 2.0)
-    rows, _, adapter = bench.alone("tda")
+    monkeypatch.setattr(encoding, "PATIENCE_S", 5.0)
+    rows, _, state = bench.alone(method="tda")
     hold_up(bench, place, 130)
-    run = bench.job(method="tda", workers=(2, 2), cpus=5)
 
     def remove(process, node):
-        wait_until(lambda: load_with_notes(bench.folder / "out" / CHECKPOINT)[1]["position"])
         for each in nodes.values():
             ray_cluster.remove_node(each, allow_graceful=False)
 
-    with pytest.raises(RunError, match=r"5 CPUs.*--resume"):
-        disturbed(run, place, remove)
-    again = bench.job(method="tda")
-    assert again.run(resume=True)
-    assert again.kept >= 40
-    same(bench, again, rows, adapter)
+    with pytest.raises(InputError, match=r"no machine of the cluster has the 5 CPUs.*--resume"):
+        disturbed(partial(bench.job, method="tda", pool={"encoders": 2, "cpus": 5}), place, remove)
+    bench.job(method="tda", resume=True)
+    assert bench.rows() == rows
+    assert bench.state() == state
 
 
 def test_a_file_system_that_refuses_for_a_while(local_ray, bench, monkeypatch):
-    rows, _, adapter = bench.alone("tda")
-    write = OutputFolder.write_checkpoint
-    refusals = [1]
+    rows, _, state = bench.alone(method="tda")
+    monkeypatch.setattr("acclimate.cluster.cluster_run.RunFolder", RefusingFolder)
+    refusals = bench.folder / "refusals"
+    refusals.write_text("xx")
+    bench.job(method="tda")
+    assert refusals.read_text() == ""
+    assert bench.rows() == rows
+    assert bench.state() == state
+    refusals.write_text("xxx")
+    with pytest.raises(RunError, match=r"cannot write 000002.*: no space left\. .*--resume"):
+        bench.job("other", method="tda")
+    bench.job("other", method="tda", resume=True)
+    assert bench.rows("other") == rows
 
-    def refuse(out, done):
-        if done.position and refusals:
-            refusals.pop()
-            raise FileSystemError("cannot write the checkpoint: no space left.")
-        write(out, done)
 
-    monkeypatch.setattr(OutputFolder, "write_checkpoint", refuse)
-    run = bench.job(method="tda")
-    assert run.run()
-    assert not refusals
-    same(bench, run, rows, adapter)
-    refusals[:] = [1] * 2
-    monkeypatch.setattr(cluster_run, "MAX_FAILURES", 1)
-    with pytest.raises(RunError, match=r"failed 2 times .*: cannot write the checkpoint: no space left\. .*--resume"):
-        bench.job(method="tda").run(overwrite=True)
+def test_a_pipeline_that_fails_again_and_again_ends_the_job(local_ray, bench, monkeypatch):
+    monkeypatch.setattr(encoding.Encoder, "options", lambda *_: {"nonsense": 1})
+    with pytest.raises(RunError, match=r"Ray failed 4 times in a row.*--resume"):
+        bench.job(method="tda")

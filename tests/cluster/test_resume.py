@@ -1,151 +1,134 @@
 """A job that was stopped, or whose driver was killed, ends with the same results."""
 
+import itertools
 import os
+import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from acclimate.cluster.output_folder import CHECKPOINT
 
-from acclimate.errors import InputError, RunError, StateError
-from acclimate.methods import state_to_bytes
-from cluster_bench import Place, same_summary
+from acclimate.errors import InputError, RunError
+from acclimate.run import Run
+from cluster_bench import Place
 from waiting import wait_until
 
 DRIVER = Path(__file__).parents[1] / "support" / "cluster_driver.py"
 
 
-def same(bench, run, rows, adapter):
-    assert bench.rows() == rows
-    assert state_to_bytes(run.classifier.adapter) == state_to_bytes(adapter)
-    assert sorted(path.name for path in (bench.folder / "out" / "_acclimate").iterdir()) == ["run.json"]
+def parts(bench):
+    """Return the parts of the run of a job, and when each was written."""
+    return {path: path.stat().st_mtime_ns for path in (bench.folder / "out.run").glob("0*.safetensors")}
 
 
-@pytest.mark.parametrize("stage", ["classifying", "answering once more"])
-def test_a_killed_driver(ray_cluster, bench, tmp_path, stage):
-    rows, summary, adapter = bench.alone("dota")
-    place = Place(tmp_path / "place")
-    command = [sys.executable, str(DRIVER), str(tmp_path), ray_cluster.address, stage]
+def start_driver(bench, address, method, images):
+    command = [sys.executable, str(DRIVER), str(bench.folder), address, method, str(images)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as driver:
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+
+
+def test_a_killed_driver(ray_cluster, bench):
+    rows, summary, state = bench.alone(method="dota")
+    place = Place(bench.folder / "place")
+    with start_driver(bench, ray_cluster.address, "dota", 40) as driver:
         try:
             wait_until(lambda: place.waiting or driver.poll() is not None, 240)
         finally:
             driver.kill()
         assert place.waiting, driver.stderr.read().decode()
-    assert len(bench.rows()) >= 80
-    assert (bench.folder / "out" / CHECKPOINT).is_file()
+    kept = parts(bench)
+    assert kept
     with pytest.raises(InputError, match="--resume"):
-        bench.job(method="dota").run()
-    run = bench.job(method="dota")
-    assert run.run(resume=True)
-    assert run.kept == (300 if stage == "answering once more" else run.kept)
-    assert not run.was_complete
-    same_summary(run.summary, summary)
-    same(bench, run, rows, adapter)
+        bench.job(method="dota")
+    answers, finished = bench.job(method="dota", resume=True)
+    assert finished
+    assert answers.summary == summary
+    assert {path: written for path, written in parts(bench).items() if path in kept} == kept
+    assert bench.rows() == rows
+    assert bench.state() == state
 
 
-@pytest.mark.parametrize("stage", ["classifying", "answering once more"])
-def test_a_job_that_is_stopped(local_ray, bench, stage):
-    rows, summary, adapter = bench.alone("tda")
+@pytest.mark.slow  # ten drivers, each of which connects to a Ray
+def test_ten_kills_of_the_driver(ray_cluster, bench):
+    rows, _, state = bench.alone(method="tda")
+    moments = random.Random(7)
+    for kill in range(10):
+        with start_driver(bench, ray_cluster.address, "tda", 8) as driver:
+            try:
+                wanted = moments.randint(0, 2) + len(parts(bench))
+                while len(parts(bench)) < wanted and driver.poll() is None:
+                    time.sleep(0.01)
+                wait_until(lambda: moments.random() < 0.2, 30)
+            finally:
+                driver.kill()
+            assert driver.wait() in (-9, 0), f"kill {kill}: {driver.stderr.read().decode()}"
+    bench.job(method="tda", resume=True, pool={"images": 8})
+    assert bench.rows() == rows
+    assert bench.state() == state
+
+
+@pytest.mark.parametrize("images", [80, 300])  # in the first pass, in the second one
+def test_a_job_that_is_stopped(local_ray, bench, images):
+    rows, summary, state = bench.alone(method="tda")
     seen = []
-    stopped = bench.job(
+    asked = itertools.count()
+    _, finished = bench.job(
         method="tda",
-        progress=lambda now, images: seen.append(images) if now == stage else None,
-        stop=lambda: bool(seen),
+        emit=lambda predictions, final: seen.extend(predictions.names),
+        stop=lambda: len(seen) >= images and next(asked) > 0,
     )
-    assert not stopped.run()
-    assert 0 < stopped.summary.images < 300 if stage == "classifying" else stopped.summary.images == 300
-    run = bench.job(method="tda")
-    assert run.run(resume=True)
-    assert run.kept == stopped.summary.images
-    assert not run.was_complete
-    again = bench.job(method="tda")
-    assert again.run(resume=True)
-    assert again.was_complete
-    same_summary(run.summary, summary)
-    same(bench, run, rows, adapter)
+    assert not finished
+    assert len(seen) in (88, 300)
+    assert not (bench.folder / "out").exists() or not bench.rows()
+    answers, finished = bench.job(method="tda", resume=True)
+    assert finished
+    assert answers.summary == summary
+    assert bench.rows() == rows
+    assert bench.state() == state
+
+
+def test_a_part_that_is_gone_is_made_again_and_no_other(local_ray, bench):
+    rows, _, state = bench.alone(method="tda")
+    bench.job(method="tda")
+    before = parts(bench)
+    gone = bench.folder / "out.run" / "000003.safetensors"
+    gone.unlink()
+    bench.job(method="tda", resume=True)
+    after = parts(bench)
+    assert after.pop(gone) != before.pop(gone)
+    assert after == before
+    assert bench.rows() == rows
+    assert bench.state() == state
+    gone.write_bytes(gone.read_bytes()[:-100])
+    with pytest.raises(RunError, match=r"000003\.safetensors.*remove it .*--resume"):
+        bench.job(method="tda", resume=True)
 
 
 def test_another_job_is_not_resumed(local_ray, bench):
-    run = bench.job(method="tda", stop=lambda: True)
-    assert not run.run()
-    for name, options in {
-        "policy": {"policy": "merged"},
-        "number of images between two exchanges": {"every": 80},
-        "number of passes": {"passes": 1},
-        "threshold of --unsure": {"unsure": 0.5},
-    }.items():
-        with pytest.raises(InputError, match=name):
-            bench.job(method="tda", **{"passes": 2, **options}).run(resume=True)
-    with pytest.raises(StateError, match="method 'tda' against 'dota'"):
-        bench.job(method="dota").run(resume=True)
-    bench.samples.pop()
-    with pytest.raises(InputError, match=r"list of images.*--overwrite"):
-        bench.job(method="tda").run(resume=True)
-    (bench.folder / "out" / CHECKPOINT).write_bytes(b"damaged")
-    with pytest.raises(StateError, match="damaged"):
-        bench.job(method="tda").run(resume=True)
-
-
-def test_parts_of_an_unknown_job_are_not_mixed_with_others(local_ray, bench):
-    """As they are left by a job that was killed while --overwrite removed older results."""
-    out = bench.folder / "out"
-    out.mkdir()
-    (out / "part-000099.parquet").write_bytes(b"older")
-    for resume in (False, True):
-        with pytest.raises(InputError, match="--overwrite"):
-            bench.job(method="tda").run(resume=resume)
-    assert bench.job(method="tda").run(overwrite=True)
-    assert len(bench.rows()) == len(bench.samples)
-
-
-def test_differences_from_the_job_are_reported(local_ray, bench):
-    assert not bench.job(method="tda", policy="merged", shards=2, stop=lambda: True).run()
-    with pytest.raises(InputError, match="its number of shards was 2, not 3; pass"):
-        bench.job(method="tda", policy="merged", shards=3).run(resume=True)
+    bench.job(method="tda")
+    for options in ({"method": "dota"}, {"top_k": 2}, {"unsure": 0.5}):
+        with pytest.raises(InputError, match="--resume continues what"):
+            bench.job(**options, resume=True)
+    bench.encoder.fingerprint = "another"
+    with pytest.raises(InputError, match="made with another model"):
+        bench.job(method="tda", resume=True)
+    assert Run.open(bench.folder / "out.run").complete
 
 
 @pytest.mark.parametrize("how", ["resume", "overwrite"])
-def test_two_runs_into_one_folder_do_not_mix(local_ray, bench, how):
+def test_two_jobs_into_one_folder_do_not_mix(local_ray, bench, how):
     method = "tda" if how == "resume" else "dota"
-    rows, _, adapter = bench.alone(method)
+    rows, _, state = bench.alone(method=method)
     others = []
 
-    def other(stage, images):
+    def other(predictions, final):
         if not others:
-            others.append(bench.job(method=method))
-            assert others[0].run(**{how: True})
+            others.append(bench.job(method=method, **{how: True}))
 
-    first = bench.job(method="tda", progress=other)
-    with pytest.raises(RunError, match="another run writes"):
-        first.run()
-    same(bench, others[0], rows, adapter)
-
-
-def test_a_run_stops_when_its_results_are_removed_in_the_second_pass(local_ray, bench):
-    def other(stage, images):
-        if stage == "answering once more" or images == len(bench.samples):
-            assert bench.job(method="tda").run(resume=True)
-
-    with pytest.raises(RunError, match="another run writes"):
-        bench.job(method="tda", progress=other).run()
-
-
-def test_complete_results_of_another_job_are_not_taken_for_this_ones(local_ray, bench):
-    assert bench.job(method="tda").run()
-    again = bench.job(method="tda")
-    assert again.run(resume=True)
-    assert again.was_complete
-    for name, options in {
-        "method": {"method": "dota"},
-        "settings": {"method": "tda", "positive_capacity": 2},
-        "templates": {"method": "tda", "templates": ["{}"]},
-    }.items():
-        with pytest.raises(InputError, match=f"its .*{name} was "):
-            bench.job(**options).run(resume=True)
-    classifier = bench.classifier("tda")
-    classifier.remove_labels(classifier.labels[-1:])
-    with pytest.raises(InputError, match="list of labels was "):
-        bench.job(classifier=classifier).run(resume=True)
+    bench.slow_down()
+    with pytest.raises(RunError, match="another command writes"):
+        bench.job(method="tda", emit=other)
+    assert bench.rows() == rows
+    assert bench.state() == state

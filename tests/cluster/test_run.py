@@ -1,156 +1,154 @@
-"""A job on a cluster gives what one machine gives."""
+"""A job on a cluster gives what one machine gives, and keeps a run like any other."""
 
 import json
-from dataclasses import replace
+from functools import partial
 
-import numpy as np
 import pyarrow.dataset
-import pyarrow.parquet as pq
 import pytest
 
+from acclimate import Classifier
+from acclimate.classify.task import Encoding
 from acclimate.cluster import cluster_run
-from acclimate.cluster.filesystem import Storage
-from acclimate.errors import InputError, ModelError, RunError
-from acclimate.methods import load_state, merge_states, state_to_bytes
-from cluster_bench import same_summary
+from acclimate.cluster.encoding import Encoder
+from acclimate.errors import InputError, RunError
+from acclimate.run import Run
+from acclimate.sources.source import Sample
+from cluster_bench import picture
 
 
-def canonical(adapter):
-    """Return the content of an adapter in a canonical order: the slots of a cache may be in any order."""
-    return state_to_bytes(merge_states([adapter]))
-
-
-@pytest.mark.parametrize(("method", "passes"), [("tda", 1), ("dota", 2), (None, 2)])
-def test_ordered_is_classify_row_for_row(local_ray, bench, method, passes):
-    rows, summary, adapter = bench.alone(method, passes)
-    run = bench.job(method=method, passes=passes, workers=(1, 2))
-    assert run.run()
+@pytest.mark.parametrize(("method", "passes"), [("tda", 1), (None, 2), ("stata", 2), ("zero-shot", 1)])
+def test_the_rows_and_the_state_of_one_machine(local_ray, bench, method, passes):
+    rows, summary, state = bench.alone(method=method, passes=passes)
+    answers, finished = bench.job(method=method, passes=passes, pool={"encoders": 2})
+    assert finished
     assert bench.rows() == rows
-    assert state_to_bytes(run.classifier.adapter) == state_to_bytes(adapter)
-    same_summary(run.summary, summary)
-    parts = pyarrow.dataset.dataset(bench.folder / "out").files  # the folder is a data set as it is
-    assert len(parts) == 8
-    assert sorted(path.name for path in (bench.folder / "out" / "_acclimate").iterdir()) == ["run.json"]
+    assert bench.state() == state
+    assert answers.summary == summary
+    table = pyarrow.dataset.dataset(bench.folder / "out")  # the folder is a data set as it is
+    assert table.count_rows() == 300
+    assert sorted(path.name for path in (bench.folder / "out").iterdir()) == ["part-000000.parquet"]
 
 
-def test_gates_travel_with_the_stream(local_ray, bench):
+def test_gates_see_the_stream_in_order(local_ray, bench):
     bench.samples[100:160] = [bench.samples[100]] * 60
-    options = {"skip_duplicates": True, "unsure": 0.9}
-    rows, summary, adapter = bench.alone("tda", **options)
-    run = bench.job(method="tda", **options)
-    assert run.run()
+    options = {"method": "tda", "skip_duplicates": True, "unsure": 0.9}
+    rows, summary, state = bench.alone(**options)
+    bench.job(**options, pool={"encoders": 2})
     assert bench.rows() == rows
-    assert state_to_bytes(run.classifier.adapter) == state_to_bytes(adapter)
-    assert adapter.samples_seen < summary.answered
+    assert bench.state() == state
     assert summary.unsure
 
 
-def test_a_classifier_that_does_not_learn_answers_as_one_machine(local_ray, bench):
-    rows, *_ = bench.alone("zero-shot", passes=1)
-    run = bench.job(method="zero-shot", policy="merged", shards=3)
-    assert run.run()
-    assert bench.rows() == rows
+def test_the_run_is_one_like_any_other(local_ray, bench):
+    bench.job(method="tda", pool={"images": 37})  # not whole batches of 8
+    run = Run.open(bench.folder / "out.run")
+    assert run.complete
+    assert [len(part.names) for part in run.parts] == [40] * 7 + [20]
+    assert run.features["device"] == "cpu"
+    assert run.features["seconds"] > 0
+    others = {path.name for path in run.path.iterdir()} - {part.path.name for part in run.parts}
+    assert others == {"run.json", "head.safetensors", "start.safetensors", "state.safetensors"}
+    labels = bench.stream.head.class_names[:3]  # other labels: no image is opened, and no encoder is asked
+    bench.encoder.features = None
+    options = {"labels": labels, "method": "tda", "batch_size": 8, "templates": "{}", "cache": False}
+    found = Classifier(encoder=bench.encoder, **options).classify(str(run.path), 1, on_error="skip")
+    assert {each.label for each in found if each.error is None} == {*labels}
 
 
-@pytest.mark.parametrize("policy", ["ordered", "merged"])
-def test_a_collection_is_answered_as_on_one_machine(local_ray, bench, policy):
-    rows, *_ = bench.alone("stata", 2)
-    run = bench.job(method="stata", policy=policy)
-    assert run.run()
-    assert run.passes == 2
-    assert bench.rows() == rows
+def test_the_rows_of_large_tables_are_in_several_files(local_ray, bench, monkeypatch):
+    rows, *_ = bench.alone(method="tda", passes=1)
+    for size, files in ((128, 3), (200, 2)):
+        monkeypatch.setattr(cluster_run, "FILE_ROWS", size)
+        bench.job(method="tda", passes=1, overwrite=True)
+        assert len(list((bench.folder / "out").iterdir())) == files
+        assert bench.rows() == rows
+
+
+def test_the_state_goes_on_from_job_to_job(local_ray, bench):
+    state = bench.folder / "site.safetensors"
+    bench.alone("one", method="tda", state=bench.folder / "alone.safetensors")
+    bench.job("one-more", method="tda", state=state)
+    assert state.read_bytes() == (bench.folder / "alone.safetensors").read_bytes()
+    rows, *_ = bench.alone("two", method="tda", state=bench.folder / "alone.safetensors")
+    bench.job("two-more", method="tda", state=state)
+    assert bench.rows("two-more") == rows
+    assert state.read_bytes() == (bench.folder / "alone.safetensors").read_bytes()
 
 
 def test_the_bundled_model(local_ray, bench, photos):
-    from acclimate import Classifier
     from acclimate.sources.source import open_source
 
     bench.samples = open_source(str(photos))
-    bench.classifier = lambda method, **options: Classifier(["red", "green", "blue"], batch_size=8, reject=True)
-    rows, _, adapter = bench.alone()
-    state = bench.folder / "state.safetensors"
-    run = bench.job(state=str(state), every=16)
-    assert run.run()
+    bench.encoding = Encoding()
+    bench.encoder = "bundled"
+    bench.task = partial(bench.task, none_of_these=True)
+    rows, _, state = bench.alone()
+    bench.job(pool={"images": 16})
     assert bench.rows() == rows
-    assert state_to_bytes(load_state(state)) == state_to_bytes(adapter)
-
-
-def test_merged_ends_with_the_cache_of_one_machine(local_ray, bench):
-    rows, _, adapter = bench.alone("tda", passes=1)
-    for shards, workers, first in ((3, 1, 0), (4, 2, 60)):
-        options = {"policy": "merged", "shards": shards, "workers": (1, workers), "ordered_first": first}
-        run = bench.job(f"out{shards}", "tda", **options)
-        assert run.run()
-        assert canonical(run.classifier.adapter) == canonical(adapter)
-        mine = bench.rows(f"out{shards}")
-        assert [row["zero_shot_label"] for row in mine] == [row["zero_shot_label"] for row in rows]
-        ordered = 40 if not first else 120  # the first shard of the first round has not missed anything
-        assert mine[:ordered] == rows[:ordered]
-        assert mine != rows
-    about = json.loads(pq.read_schema(bench.folder / "out4" / "part-000000.parquet").metadata[b"acclimate"])
-    assert (about["policy"], about["shards"], about["every"], about["ordered_first"]) == ("merged", 4, 40, 80)
-
-
-def test_merged_ends_with_the_sums_of_one_machine_and_is_deterministic(local_ray, bench):
-    *_, adapter = bench.alone("dota", passes=1)
-    runs = [
-        bench.job(name, "dota", policy="merged", shards=3, workers=(1, most)) for name, most in (("a", 1), ("b", 2))
-    ]
-    assert all(run.run() for run in runs)
-    assert bench.rows("a") == bench.rows("b")
-    one, other = (run.classifier.adapter for run in runs)
-    assert state_to_bytes(one) == state_to_bytes(other)
-    assert one.seen == adapter.seen
-    one.settle()
-    adapter.settle()
-    for name, values in adapter.dump().items():
-        np.testing.assert_allclose(one.dump()[name], values, rtol=1e-5, atol=1e-6)
-
-
-def test_invalid_runs_are_refused(bench):
-    with pytest.raises(InputError, match="--policy ordered"):
-        bench.job(method="onzeta", policy="merged", shards=2)
-    with pytest.raises(InputError, match="--policy ordered"):
-        bench.job(method="tda", policy="merged", shards=2, skip_duplicates=True)
-    with pytest.raises(InputError, match="--policy merged"):
-        bench.job(method="tda", shards=2)
-    with pytest.raises(InputError, match="leave out --passes 1"):
-        bench.job(method="stata", passes=1)
-    bench.encoder.lines = (line for line in ())  # cannot be pickled
-    with pytest.raises(InputError, match="by its name"):
-        bench.job(method="tda")
+    assert bench.state() == state
 
 
 def test_results_that_are_there_are_not_replaced_unless_asked(local_ray, bench):
     (bench.folder / "out").mkdir()
     (bench.folder / "out" / "part-of-mine.parquet").write_bytes(b"mine")
-    assert bench.job(method="tda", passes=1).run()
-    with pytest.raises(InputError, match="--overwrite"):
-        bench.job(method="tda", passes=1).run()
-    resumed = bench.job(method="tda", passes=1)
-    assert resumed.run(resume=True)  # there is nothing left to do
-    assert resumed.kept == resumed.summary.images == 300
-    with pytest.raises(InputError, match="number of labels per row"):
-        bench.job(method="tda", passes=1, top_k=2).run(resume=True)
-    assert bench.job(method="tda", passes=1, every=80).run(overwrite=True)
-    assert len(list((bench.folder / "out").glob("part-0*.parquet"))) == 4
+    bench.job(method="tda", passes=1)
+    with pytest.raises(InputError, match=r"out\.run is a run; pass --resume .* --overwrite"):
+        bench.job(method="tda", passes=1)
+    before = Run.open(bench.folder / "out.run").id
+    bench.job(method="dota", passes=1, overwrite=True)
+    assert Run.open(bench.folder / "out.run").id != before
+    assert bench.rows() == bench.alone(method="dota", passes=1)[0]
     assert (bench.folder / "out" / "part-of-mine.parquet").read_bytes() == b"mine"
 
 
-def test_a_model_that_a_worker_cannot_load_is_named(local_ray, bench):
-    run = bench.job(method="tda")
-    run.classifier.encoder.fingerprint = "another"
-    run = bench.job(classifier=run.classifier)
-    run._setup = replace(run._setup, model="onnx:/nowhere")
-    with pytest.raises(ModelError, match="no ONNX model in /nowhere"):
-        run.run()
+def test_results_without_a_run_are_not_mixed_with_others(local_ray, bench):
+    (bench.folder / "out").mkdir()
+    (bench.folder / "out" / "part-000099.parquet").write_bytes(b"older")
+    with pytest.raises(InputError, match="out has results; pass --resume"):
+        bench.job(method="tda")
+    with pytest.raises(InputError, match="has results, and there is no run"):
+        bench.job(method="tda", resume=True)
+    bench.job(method="tda", overwrite=True)
+    assert len(bench.rows()) == len(bench.samples)
 
 
-def test_a_model_that_fails_again_and_again_ends_the_job(local_ray, bench, monkeypatch):
-    monkeypatch.setattr(cluster_run, "MAX_FAILURES", 1)
-    bench.encoder.features = bench.encoder.features[:100]  # no row for the images that follow
-    run = bench.job(method="tda", passes=1)
-    with pytest.raises(RunError, match=r"failed 2 times.*IndexError.*--resume"):
-        run.run()
-    assert len(bench.rows()) == 80
-    assert Storage(bench.folder / "out").exists("_acclimate/checkpoint.safetensors")
+def test_a_job_that_cannot_be_done_says_why(local_ray, bench, monkeypatch):
+    monkeypatch.setattr(Encoder, "options", lambda *_: {**options(*_), "model": "onnx:/nowhere"})
+    with pytest.raises(RunError, match=r"no ONNX model in /nowhere.*--resume"):
+        bench.job(method="tda")
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="leave out --passes 1"):
+        bench.job("collection", method="stata", passes=1)
+
+
+options = Encoder.options
+
+
+def test_a_model_that_fails_ends_the_job_and_loses_nothing(local_ray, bench):
+    rows, *_ = bench.alone(method="tda")
+    whole = bench.encoder.features
+    bench.encoder.features = whole[:100]  # no row for the images that follow
+    with pytest.raises(RunError, match=r"IndexError.*--resume"):
+        bench.job(method="tda")
+    kept = {path: path.stat().st_mtime_ns for path in (bench.folder / "out.run").glob("0*")}
+    assert len(kept) == 2
+    assert not bench.rows()
+    bench.encoder.features = whole
+    bench.job(method="tda", resume=True)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert bench.rows() == rows
+
+
+def test_images_that_cannot_be_read_are_listed(local_ray, bench):
+    bench.job(method="tda", passes=1)
+    errors = [row["index"] for row in bench.rows() if row["error"]]
+    assert errors == [index for index in range(300) if index % 37 == 5]
+    assert json.dumps(bench.rows()[5]["error"])
+    fixed = bench.samples[5]
+    bench.samples[5] = Sample(fixed.name, partial(picture, 5), fixed.label)
+    bench.samples.append(Sample("image 300", partial(picture, 0), None))
+    bench.job(method="tda", passes=1, resume=True)
+    found = bench.rows()
+    assert len(found) == 301
+    assert [row["file"] for row in found[-2:]] == ["image 5", "image 300"]
+    assert found[-2]["error"] is None

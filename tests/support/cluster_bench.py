@@ -2,17 +2,18 @@
 
 import os
 import time
-from dataclasses import fields
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
-from acclimate.classify.outputs import ResultFile, read_results
-from acclimate.classify.run import Classification
 
-from acclimate import Classifier
 from acclimate.checks.synthetic import shifted_stream
-from acclimate.classify.summary import ranked
+from acclimate.classify.table import read_results
+from acclimate.classify.task import Encoding, Job, Task, find_run, open_classifier
+from acclimate.cluster.filesystem import FileSystemError
+from acclimate.cluster.run_folder import RunFolder
 from acclimate.sources.source import Sample
 from table_encoder import TableEncoder, picture
 
@@ -20,6 +21,21 @@ from table_encoder import TableEncoder, picture
 def broken():
     """Return the content of a file that is not an image."""
     return b"not an image"
+
+
+def slow_picture(row, read):
+    """Read an image, which takes a while."""
+    time.sleep(0.02)
+    return read()
+
+
+def quiet(stage, done, total):
+    """Show no progress."""
+
+
+def state_of(run):
+    """Return the content of the state at the end of a run."""
+    return (run / "state.safetensors").read_bytes()
 
 
 class Bench:
@@ -30,53 +46,74 @@ class Bench:
         self.folder = Path(folder)
         self.stream = stream
         self.encoder = TableEncoder(np.asarray(stream.features, np.float32), stream.head)
+        self.encoding = Encoding(model=self.encoder, given=frozenset({"model"}))
         names = stream.head.class_names
         self.samples = [
             Sample(f"image {i}", broken if i % 37 == 5 else partial(picture, i), names[int(stream.targets[i])])
             for i in range(images)
         ]
 
-    def classifier(self, method=None, **options):
+    def slow_down(self):
+        """Make every image take a while to read."""
+        self.samples = [
+            Sample(each.name, partial(slow_picture, row, each.read), each.label)
+            for row, each in enumerate(self.samples)
+        ]
+
+    def task(self, **options):
+        """Return the task; options are those of `Task`."""
         labels = self.stream.head.class_names
-        table = {"templates": "{}", "cache": False}
-        return Classifier(labels, self.encoder, method=method, batch_size=8, **table | options)
+        return Task(source=("images",), labels=labels, templates="{}", batch_size=8, origin="bench", **options)
 
-    def alone(self, method=None, passes=2, name="alone.parquet", **options):
-        """Return the job on one machine: its rows, its summary and its adapter."""
-        classifier = self.classifier(method, **options)
-        output = ResultFile(self.folder / name, 3)
-        run = Classification(classifier=classifier, samples=self.samples, output=output, passes=passes)
-        assert run.run()
-        return read_results(output.path), run.summary, classifier.adapter
+    def alone(self, name="alone", state=None, **options):
+        """Do the job on one machine; returns its rows, its summary and its state."""
+        job = Job(task=self.task(**options), encoding=self.encoding, out=self.folder / f"{name}.parquet", state=state)
+        run = job.begin(open_classifier(job.task, job.encoding, None, state, quiet), self.samples)
+        assert run.answer()
+        return read_results(job.out), run.summary, state_of(self.folder / f"{name}.run")
 
-    def job(self, name="out", method=None, passes=None, classifier=None, **options):
-        """Return the job on the cluster, to be run; options are those of the command, the run and the classifier."""
-        from acclimate.cluster.cluster_options import ClusterOptions
-        from acclimate.cluster.cluster_run import ClusterRun
+    def job(self, name="out", resume=False, overwrite=False, state=None, pool=(), **options):
+        """Do the job on the cluster; returns the classification, and False if it was stopped.
 
-        known = {each.name for each in fields(ClusterOptions)} - {"unsure", "templates", "skip_duplicates", "workers"}
-        settings = {key: options.pop(key) for key in list(options) if key in known}
-        running = {key: options.pop(key) for key in ("workers", "progress", "stop") if key in options}
-        defaults = {"every": 40, "ordered_first": 0, "checkpoint_every": 0.0}
-        task = ClusterOptions(source=["images"], out=self.folder / name, passes=passes, **defaults | settings)
-        task.check()
-        return ClusterRun(task, classifier or self.classifier(method, **options), self.samples, **running)
+        Options are those of `Task` and `Classification`, and `pool` those of `Pool`.
+        """
+        from acclimate.cluster.cluster_run import Results, classify_on_cluster  # imports Ray
+        from acclimate.cluster.machines import Pool
+
+        running = {key: options.pop(key) for key in ("emit", "stop") if key in options}
+        with TemporaryDirectory() as copies:
+            results = Results(str(self.folder / name), Path(copies))
+            results.open(resume, overwrite)
+            if state is not None:
+                results.open_state(str(state))
+            task = self.task(**options)
+            task = replace(task, given=frozenset(options))
+            task, encoding, found = find_run(task, replace(self.encoding, given=frozenset()), results.local, resume)
+            encoding = replace(encoding, model=self.encoder)
+            start = results.state if found is None else found.path / "start.safetensors"
+            job = Job(
+                task=task,
+                encoding=encoding,
+                run=found,
+                out=results.local,
+                resume=resume,
+                overwrite=overwrite,
+                state=results.state,
+            )
+            classifier = open_classifier(task, encoding, found, start, quiet)
+            pool = Pool(**{"encoders": 1, "gpus": 0, "images": 40, **dict(pool)})
+            return classify_on_cluster(job, results, pool, classifier, self.samples, **running)
+
+    def state(self, name="out"):
+        """Return the state at the end of a job."""
+        return state_of(self.folder / f"{name}.run")
 
     def rows(self, name="out"):
         """Return the rows that a job has written, in order."""
         import pyarrow.parquet as pq
 
-        parts = sorted((self.folder / name).glob("part-*.parquet"))
+        parts = sorted((self.folder / name).glob("part-0*.parquet"))
         return [row for part in parts for row in pq.read_table(part).to_pylist()]
-
-
-def same_summary(one, other):
-    assert {**one.to_json(), **_heaps(one)} == {**other.to_json(), **_heaps(other)}
-
-
-def _heaps(summary):
-    heaps = {name: ranked(getattr(summary, name)) for name in ("most_changed", "least_sure", "wrong")}
-    return heaps | {"examples": {label: ranked(heap) for label, heap in summary.examples.items()}}
 
 
 class Place:
@@ -113,26 +150,12 @@ def read_at(place, row):
     return picture(row)
 
 
-class WaitingGate:
-    """A gate that lets every image through, but waits at a place after some images."""
+class RefusingFolder(RunFolder):
+    """A folder whose file system refuses to write a part, once for each character of the file `refusals` beside it."""
 
-    reason = "none"
-
-    def __init__(self, place, after):
-        self.place = place
-        self.after = after
-
-    def __call__(self, evidence, offered):
-        self.after -= len(offered)
-        if self.after < 0:
-            self.place.wait()
-        return offered
-
-    def relabel(self, head):
-        pass
-
-    def dump(self):
-        return str(self.after)
-
-    def restore(self, remembered):
-        self.after = int(remembered)
+    def write(self, name, content):
+        refusals = Path(self.url).parent / "refusals"
+        if name.startswith("000002") and (left := refusals.read_text()):
+            refusals.write_text(left[1:])
+            raise FileSystemError(f"cannot write {name}: no space left.")
+        super().write(name, content)

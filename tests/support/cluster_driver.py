@@ -1,6 +1,6 @@
-"""A driver of a job on a cluster, to be killed: `python cluster_driver.py FOLDER ADDRESS STAGE`.
+"""A driver of a job on a cluster, to be killed: `python cluster_driver.py FOLDER ADDRESS METHOD IMAGES`.
 
-It waits at a place when the first images are done, or when the first are answered again.
+It waits at a place, if there is one, when the first images are answered.
 """
 
 import sys
@@ -10,15 +10,17 @@ from acclimate.cluster.connection import connect
 from cluster_bench import Bench, Place
 
 
-def main(folder, address, stage):
-    place = Place(Path(folder) / "place")
+def main(folder, address, method, images):
+    place = Path(folder) / "place"
 
-    def progress(now, done):
-        if now == stage and done >= 80:
-            place.wait()
+    def wait(predictions, final):
+        if place.exists() and predictions.start >= 80:
+            Place(place).wait()
 
+    bench = Bench(folder)
+    bench.slow_down()
     with connect(address):
-        Bench(folder).job(method="dota", passes=2, progress=progress).run()
+        bench.job(resume=True, method=method, emit=wait, pool={"encoders": 2, "images": int(images)})
 
 
 if __name__ == "__main__":

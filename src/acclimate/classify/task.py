@@ -193,7 +193,10 @@ def _check_same(task: Task, run: Run, out: Path) -> None:
         raise InputError(f"{run.path} is the run of {run.answer['table']}; choose another --out than {out}.")
     asked = task.to_json()
     for name, option in ANSWER_OPTIONS.items():
-        same = json.dumps(asked[name]) == json.dumps(run.answer.get(name))
+        before = run.answer.get(name)
+        if name == "settings":  # a run keeps all of them
+            before = {key: (before or {}).get(key) for key in asked[name]}
+        same = json.dumps(asked[name]) == json.dumps(before)
         if name in task.given and asked[name] != "auto" and not same:
             raise InputError(
                 f"--resume continues what {out} was begun with, and {option} asks for other answers; for these, encode "

@@ -9,6 +9,7 @@ import typer
 from acclimate.cli import (
     catalogue,
     classify,
+    cluster,
     correct,
     demo,
     embed,
@@ -56,7 +57,8 @@ def options(
     """
 
 
-cluster = typer.Typer(cls=CommandGroup, help="The same work on many machines, with Ray.", no_args_is_help=True)
+on_cluster = typer.Typer(cls=CommandGroup, help="The same work on many machines, with Ray.", no_args_is_help=True)
+on_cluster.command("classify", cls=Command)(cluster.classify)
 
 IMAGES = "Your images"
 METHODS = "Methods and benchmarks"
@@ -81,7 +83,7 @@ serving = {"auto_envvar_prefix": "ACCLIMATE_SERVE"}
 app.command(cls=Command, rich_help_panel=SERVICE, context_settings=serving)(serve.serve)
 app.add_typer(labels.labels, name="labels", rich_help_panel=IMAGES)
 app.add_typer(state.state, name="state", rich_help_panel=IMAGES)
-app.add_typer(cluster, name="cluster", rich_help_panel=SERVICE)
+app.add_typer(on_cluster, name="cluster", rich_help_panel=SERVICE)
 
 
 def main() -> None:

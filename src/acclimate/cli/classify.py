@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from acclimate.classify.counts import Counts
     from acclimate.classify.summary import Summary
     from acclimate.classify.task import Job, Task
-    from acclimate.sources import Sample
+    from acclimate.sources import Sample, Samples
 
 State = Annotated[
     Path | None,
@@ -237,8 +237,11 @@ def _classify(job: "Job", truth: Path | None, report: Path | None, counts: str |
     _say_end(job, run, finished, report, counts)
 
 
-def _list_samples(job: "Job") -> "Sequence[Sample]":
-    """Return the images of the sources in order, and settle what follows from them."""
+def _list_samples(job: "Job", find: "Callable[[Sequence[str], float], Samples] | None" = None) -> "Sequence[Sample]":
+    """Return the images of the sources in order, and settle what follows from them.
+
+    `find` lists them where sources are not only those of `open_source`.
+    """
     from acclimate.sources.source import choose_order
     from acclimate.sources.video import is_frame
 
@@ -254,7 +257,7 @@ def _list_samples(job: "Job") -> "Sequence[Sample]":
     samples: Sequence[Sample] = ()
     if not task.follow:
         try:
-            samples = arguments.list_images(task.source, task.order, task.labels, task.fps)
+            samples = arguments.list_images(task.source, task.order, task.labels, task.fps, find)
         except InputError as error:
             if job.run is None or not job.run.complete:
                 raise

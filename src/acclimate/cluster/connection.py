@@ -9,11 +9,10 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from acclimate.cluster.machines import Cluster, check_versions, find_nodes
 from acclimate.errors import InputError, RunError, missing
 from acclimate.methods.registry import loaded_plugins
 
@@ -45,7 +44,7 @@ LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 @contextmanager
-def connect(address: str | None = None, **how: Any) -> Iterator[Cluster]:
+def connect(address: str | None = None, **how: Any) -> Iterator[None]:
     """Connect to a Ray cluster while the block runs.
 
     A process that is connected already stays so, and its connection is left as it was.
@@ -58,23 +57,23 @@ def connect(address: str | None = None, **how: Any) -> Iterator[Cluster]:
     Raises:
         MissingExtraError: if Ray is not installed.
         InputError: if there is no cluster, or one of another version.
-        RunError: if a node of the cluster cannot run this version of acclimate, or Ray does not start.
+        RunError: if Ray does not start.
     """
     ray = import_ray(address)
     address = None if address in THIS_MACHINE else address
     if ray.is_initialized():
         if address not in (None, "auto"):
             raise InputError(f"this process is connected to a Ray already; call ray.shutdown() to use {address}.")
-        yield find_nodes()
+        yield
         return
     how = {"log_to_driver": False, "logging_level": logging.ERROR} | how
     try:
         if address is None:
-            _start(**{"num_cpus": usable_cores(), "include_dashboard": False} | how)
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            _start(**{"num_cpus": cores, "include_dashboard": False} | how)
         else:
             _join(address, **how)
-            check_versions()
-        yield find_nodes(grows=address is not None)
+        yield
     finally:
         ray.shutdown()
 
@@ -113,43 +112,27 @@ def import_ray(address: str | None = None) -> Any:
     return ray
 
 
-def usable_cores() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Return the host and the port of a cluster's address.
-
-    Examples:
-        >>> parse_address("10.0.0.1:6379")
-        ('10.0.0.1', 6379)
-
-    Raises:
-        InputError: if it is the address of something else.
-    """
-    found = re.fullmatch(r"\[?([^\[\]/]+)\]?:([0-9]{1,5})", address)
-    if found is None or not 0 < int(found[2]) < 65536:
-        raise InputError(
-            f"{address!r} is not an address; give auto or HOST:PORT of the head node (not ray:// of a Ray client or "
-            f"http:// of a dashboard, which are for `ray job submit`), {LOCAL}."
-        )
-    return found[1], int(found[2])
-
-
 def _join(address: str, **how: Any) -> None:
     import ray
 
     if address != "auto":
-        host, port = parse_address(address)
-        if why := _silent(host, port):
+        found = re.fullmatch(r"\[?([^\[\]/]+)\]?:([0-9]{1,5})", address)
+        if found is None or not 0 < int(found[2]) < 65536:
+            raise InputError(
+                f"{address!r} is not an address; give auto or HOST:PORT of the head node (not ray:// of a Ray client "
+                f"or http:// of a dashboard, which are for `ray job submit`), {LOCAL}."
+            )
+        if why := _silent(found[1], int(found[2])):
             raise InputError(
                 f"no Ray cluster answers at {address}: {why}; check `ray status` on the head node, {LOCAL}."
             )
     try:
         ray.init(address, **how)
     except Exception as error:  # the type depends on Ray's version
-        raise _refusal(address, error) from error
+        said = f"{error} {error.__cause__ or ''}"
+        advice = next((advice for words, advice in REFUSALS.items() if re.search(words, said)), "")
+        refusal = advice.format(address=address) or " ".join(said.split())[:400]
+        raise InputError(f"cannot connect to the Ray cluster at {address}: {refusal}") from error
 
 
 def _silent(host: str, port: int) -> str:
@@ -160,26 +143,8 @@ def _silent(host: str, port: int) -> str:
                 return ""  # only Ray knows the certificates
             line.sendall(PREFACE)
             return "" if line.recv(9)[3:4] == b"\x04" else "what answers there is not Ray"
-    except TimeoutError:
-        return f"it does not answer within {ANSWER_TIMEOUT_S:g} seconds"
     except OSError as error:
         return error.strerror or str(error)
-
-
-def _refusal(address: str, error: Exception) -> InputError:
-    """Return our message for Ray's error when it cannot connect."""
-    message = f"{error} {error.__cause__ or ''}"
-    versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", message)
-    if "ersion mismatch" in message and len(versions) == 2:
-        (ray, python), (own_ray, own_python) = versions
-        return InputError(
-            f"the cluster at {address} runs Ray {ray} on Python {python}, and this is Ray {own_ray} on Python "
-            f"{own_python}; install the same versions here or there."
-        )
-    for pattern, advice in REFUSALS.items():
-        if re.search(pattern, message):
-            return InputError(advice.format(address=address))
-    return InputError(f"cannot connect to the Ray cluster at {address}: {' '.join(str(error).split())[:300]}")
 
 
 def send_plugins() -> None:
@@ -193,16 +158,3 @@ def send_plugins() -> None:
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) in files:
             cloudpickle.register_pickle_by_value(module)
-
-
-@contextmanager
-def ray_bar(total: int, verb: str, things: str) -> Iterator[Callable[..., None]]:
-    """Show a progress bar that Ray draws together with its own; a bar of another kind would disturb those.
-
-    Yields a function to call with the number of things done since its last call, and how many more an earlier run had
-    done.
-    """
-    from ray.experimental import tqdm_ray
-
-    with closing(tqdm_ray.tqdm(desc=verb, total=total, unit=things)) as bar:
-        yield lambda done, note="", earlier=0: bar.update(done + earlier)

@@ -1,4 +1,4 @@
-"""Files by path or by URL, on every file system that pyarrow opens: its own (S3, Google, Azure, Hadoop) and fsspec's.
+"""Files by path or by URL, on the local disk and in the object stores that pyarrow opens: S3, Google and Azure.
 
 A URL is a scheme, a bucket or a host, and a path that is taken as it is written: `s3://bucket/my photos/cat #1.jpg`.
 Credentials and endpoints come from the environment, where the tools of each store look for them. Every process opens a
@@ -7,21 +7,23 @@ file system for itself, once.
 
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
-from acclimate.errors import AcclimateError, InputError, MissingExtraError, RunError, install_command, reason
+from acclimate.errors import AcclimateError, InputError, RunError, reason
 from acclimate.files import MAX_SNAPSHOT, write_atomically
 from acclimate.images.opening import MAX_BYTES, URL
 from acclimate.sources.source import Kind
 
+SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")  # stores that show an object when it is complete
 PROBE = ".acclimate.tmp"
+FILE_DELAY_S = 10.0  # a network file system shows a new file everywhere within this time
 # Words in errors, in lower case -> advice
 LOCAL_HINTS = {"space|quota|denied|permitted|read-only|directory": "choose a folder that you may use, with space left"}
 HINTS = {
@@ -41,8 +43,7 @@ class FileSystemError(RunError, OSError):
 class Storage:
     """A folder by path or by URL, whose files are written whole or not at all.
 
-    An object store shows a file when it is complete; elsewhere it is written under another name in the same folder and
-    then moved. Nothing is opened before it is used, so that a storage can be pickled.
+    Nothing is opened before it is used, so that a storage can be pickled.
 
     Args:
         url: a path, or a URL such as `s3://bucket/results`.
@@ -62,11 +63,18 @@ class Storage:
         url = os.fspath(url)
         if not url:
             raise InputError("the name of the folder is empty; pass a path, or a URL such as s3://bucket/results.")
-        self.url = local_path(url) if is_local(url) else "/".join(filter(None, split(url)))
+        self.url = os.path.abspath(url) if is_local(url) else "/".join(filter(None, split(url)))  # noqa: PTH100
 
     def where(self, name: str) -> str:
         """Return the path or URL of a file or a folder."""
         return f"{self.url.rstrip('/')}/{name}" if name else self.url
+
+    def copy(self, name: str, folder: Path) -> Path:
+        """Return the local path of a file, which is copied into a folder unless it lies on the local disk."""
+        if is_local(self.url):
+            return Path(self.where(name))
+        write_atomically(folder / name, self.read(name))
+        return folder / name
 
     def read(self, name: str) -> bytes:
         """Return the content of a file.
@@ -83,19 +91,13 @@ class Storage:
         Raises:
             FileSystemError: it cannot be written.
         """
-        url = self.where(name)
-        with located("write", url) as (filesystem, path):
-            if is_local(url):
+        with located("write", self.where(name)) as (filesystem, path):
+            if is_local(self.url):
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, content)
-            elif filesystem.type_name in ("s3", "gcs", "abfs"):
-                _write(filesystem, path, content)
             else:
-                folder = path.rpartition("/")[0]
-                filesystem.create_dir(folder, recursive=True)
-                unfinished = f"{folder}/.{secrets.token_hex(8)}.tmp"
-                _write(filesystem, unfinished, content)
-                filesystem.move(unfinished, path)
+                with filesystem.open_output_stream(path) as file:
+                    file.write(content)
 
     def names(self, folder: str = "") -> list[str]:
         """Return the names of the files directly in a folder, sorted; none if there is no such folder."""
@@ -105,6 +107,13 @@ class Storage:
     def exists(self, name: str) -> bool:
         """Return True if there is such a file."""
         return kind(self.where(name)) == "file"
+
+    def wait_for(self, name: str) -> bool:
+        """Wait until a file is seen that another machine has written; returns False if it does not appear."""
+        latest = monotonic() + FILE_DELAY_S
+        while not self.exists(name) and monotonic() < latest:
+            sleep(0.2)
+        return self.exists(name)
 
     def remove(self, name: str) -> None:
         """Remove a file, if there is one."""
@@ -116,7 +125,6 @@ class Storage:
 
         Raises:
             InputError: nothing can be written here.
-            MissingExtraError: the scheme needs a package that is not installed.
         """
         try:
             self.write(PROBE, b"acclimate tries whether it can write here\n")
@@ -191,29 +199,9 @@ def list_files(folder: str, recursive: bool) -> list[str]:
         return [each.path[start:] for each in found if each.type == FileType.File]
 
 
-def _write(filesystem: FileSystem, path: str, content: bytes) -> None:
-    with filesystem.open_output_stream(path) as file:
-        file.write(content)
-
-
 def is_local(url: str) -> bool:
-    """Return True if this is a path on the local disk, or a `file://` URL of one."""
-    return not URL.match(url) or url.partition(":")[0].lower() in ("file", "local")
-
-
-def local_path(url: str) -> str:
-    """Return the absolute path of what `is_local`: processes elsewhere may have another working directory.
-
-    Examples:
-        >>> local_path("file:///data/photos"), local_path("/data/../data/photos/")
-        ('/data/photos', '/data/photos')
-    """
-    if not URL.match(url):
-        return os.path.abspath(url)  # noqa: PTH100 (pathlib keeps "..")
-    host, _, path = url.partition("://")[2].partition("/")
-    if host not in ("", "localhost"):
-        raise InputError(f"{url} names the machine {host}; write file:///PATH for a file of this one.")
-    return os.path.abspath(f"/{path}")  # noqa: PTH100
+    """Return True if this is a path on the local disk."""
+    return not URL.match(url)
 
 
 def split(url: str) -> tuple[str, str]:
@@ -240,26 +228,10 @@ def split(url: str) -> tuple[str, str]:
 @lru_cache(64)
 def _open(root: str) -> Any:
     scheme = root.partition(":")[0]
+    if scheme not in SCHEMES:
+        raise InputError(f"unknown scheme {scheme}:// in {root}; write a path, s3://, gs:// or abfs://.")
     # By default, requests to Google are repeated for a quarter of an hour.
-    retry = "?retry_limit_seconds=60" if scheme in ("gs", "gcs") else ""
-    try:
-        return FileSystem.from_uri(f"{root}{retry}")
-    except (ValueError, NotImplementedError):  # pyarrow does not know it, or was built without it
-        return _open_fsspec(scheme, root)
-
-
-def _open_fsspec(scheme: str, root: str) -> Any:
-    try:
-        return FileSystem.from_uri(f"fsspec+{root}")
-    except ValueError as error:
-        raise InputError(
-            f"unknown scheme {scheme}:// in {root} ({error}); write s3://, gs://, abfs://, hdfs:// or another that "
-            "fsspec knows."
-        ) from error
-    except ImportError as error:
-        package = re.search(r"(?:[Ii]nstall|requires) [\"'`]?([\w.-]+)", str(error))
-        command = install_command("", package[1]) if package else str(error)
-        raise MissingExtraError(f"{scheme}:// needs a package that is not installed: {command}.") from error
+    return FileSystem.from_uri(f"{root}?retry_limit_seconds=60" if scheme in ("gs", "gcs") else root)
 
 
 @contextmanager
@@ -270,13 +242,12 @@ def located(verb: str, url: str) -> Iterator[tuple[FileSystem, str]]:
 
     Raises:
         InputError: the scheme is unknown, or the URL contains a password.
-        MissingExtraError: a package is missing.
         FileNotFoundError: there is no such file.
         FileSystemError: the file system cannot be reached, or refuses.
     """
     try:
         if is_local(url):
-            yield LocalFileSystem(), local_path(url)
+            yield LocalFileSystem(), os.path.abspath(url)  # noqa: PTH100 (pathlib keeps "..")
         else:
             root, path = split(url)
             filesystem, base = _open(root)

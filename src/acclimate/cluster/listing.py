@@ -3,19 +3,16 @@
 import io
 import os
 import posixpath
-import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import BinaryIO
 
-from acclimate.cluster.filesystem import is_local, kind, list_files, local_path, open_object, read_object, split
+from acclimate.cluster.filesystem import is_local, kind, list_files, open_object, read_object, split
 from acclimate.errors import InputError, reason
 from acclimate.sources.source import Item, Kind, Place, Result, Sample, Samples, open_source, read_file
 from acclimate.sources.video import read_frame
-
-LOCAL_URL = re.compile(r"(?i)(?:file|local)://.*")
 
 
 def list_images(specs: str | Sequence[str], fps: float = 1.0) -> Samples:
@@ -38,12 +35,8 @@ def list_images(specs: str | Sequence[str], fps: float = 1.0) -> Samples:
         ...
         acclimate.errors.InputError: unknown scheme s3x:// in s3x://bucket ...; write s3://, ...
     """
-    plain = [
-        LOCAL_URL.sub(lambda found: local_path(found[0]), os.fspath(each))
-        for each in ([specs] if isinstance(specs, str) else specs)
-    ]
     try:
-        samples = open_source(plain, fps=fps, place=Anywhere())
+        samples = open_source(specs, fps=fps, place=Anywhere())
     except OSError as error:  # the store cannot be reached
         raise InputError(f"{reason(error).rstrip('.')}.") from error
     absolute = lru_cache(1)(partial(os.path.join, Path.cwd().as_posix()))  # the images of a shard share its path
@@ -76,9 +69,7 @@ class Anywhere(Place):
         if not is_local(path):
             return path
         if is_local(folder):
-            return super().join(folder, local_path(path) if LOCAL_URL.match(path) else path)
-        if LOCAL_URL.match(path):
-            raise InputError(f"a list at {folder} names {path}, a file of this machine; copy it there first.")
+            return super().join(folder, path)
         root, base = split(folder)
         return f"{root}/{path.lstrip('/')}" if path.startswith("/") or not base else f"{root}/{base}/{path}"
 

@@ -1,222 +1,139 @@
-"""The machines of a cluster: their resources, checks that they can do the work, and a watch for lost ones."""
+"""The machines of a cluster: what they have room for, and whether they can do the work."""
 
 import secrets
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor
-from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from acclimate.errors import InputError, RunError, count
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from acclimate import __version__
+from acclimate.cluster.filesystem import Storage
+from acclimate.errors import InputError, RunError
 from acclimate.sources.source import Sample
 
-if TYPE_CHECKING:
-    from acclimate.cluster.filesystem import Storage  # needs pyarrow
-
+CPU_BLOCK = 1024  # images of a part
+GPU_BLOCK = 4096  # an encoder on a GPU starts its readers for every block
 NODE_TIMEOUT_S = 60.0  # time limit for the answer of a machine
-FILE_DELAY_S = 10.0  # a network file system shows a new file everywhere within this time
-POLL_S = 1.0  # interval between checks of the machines while nothing happens
-PATIENCE_S = 300.0  # time to wait for a machine that has room for an encoder, and for results after a loss
-
-
-class MachineLostError(Exception):
-    """A lost machine whose work cannot run elsewhere; the rest of the work can."""
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """A connected cluster: its machines, each with its resources.
+class Pool:
+    """The encoders of a run.
+
+    Attributes:
+        encoders: their number at most; None for as many as there is room for.
+        cpus: CPUs of each.
+        gpus: GPUs of each; None for one where there are some and the model can use them.
+        images: images of a part of the run; None to choose.
 
     Examples:
-        >>> cluster = Cluster(({"CPU": 4.0}, {"CPU": 8.0, "GPU": 2.0}))
-        >>> cluster.room(cpus=3, gpus=0), cluster.room(cpus=3, gpus=1)
+        >>> nodes = [{"Resources": {"CPU": 4.0}}, {"Resources": {"CPU": 8.0, "GPU": 2.0}}]
+        >>> Pool(cpus=3).room(nodes), Pool(cpus=3, gpus=1).room(nodes)
         (3, 2)
     """
 
-    nodes: tuple[dict[str, float], ...]
-    grows: bool = False  # machines may be added: by people, or by an autoscaler
+    encoders: int | None = None
+    cpus: float = 1.0
+    gpus: float | None = None
+    images: int | None = None
 
-    def total(self, resource: str) -> float:
-        """Return the amount of a resource ("CPU", "GPU") of all machines together."""
-        return sum(node.get(resource, 0.0) for node in self.nodes)
-
-    def room(self, cpus: float, gpus: float) -> int:
-        """Return the number of workers with these needs that fit on the machines when nothing else runs."""
-        asked = {resource: amount for resource, amount in (("CPU", cpus), ("GPU", gpus)) if amount > 0}
-        if not asked:
-            return max(1, floor(self.total("CPU")))
+    def room(self, nodes: list[dict[str, Any]]) -> int:
+        """Return the number of encoders that fit on machines when nothing else runs."""
+        needs = {"CPU": self.cpus, "GPU": self.gpus or 0.0}
+        asked = {resource: amount for resource, amount in needs.items() if amount > 0} or {"CPU": 1.0}
         return sum(
-            min(floor(node.get(resource, 0.0) / amount + 1e-9) for resource, amount in asked.items())
-            for node in self.nodes
+            min(floor(node["Resources"].get(resource, 0.0) / amount + 1e-9) for resource, amount in asked.items())
+            for node in nodes
         )
 
-    def check(self, cpus: float, gpus: float, workers: int = 1) -> None:
-        """Refuse what can never be placed, which Ray would wait for; only warn if machines may be added.
+    def check(self, nodes: list[dict[str, Any]]) -> None:
+        """Refuse encoders that can never be placed, which Ray would wait for.
 
         Raises:
-            InputError: the machines have no room for so many workers of this size.
+            InputError: no machine has room for one.
         """
-        found = self.room(cpus, gpus)
-        if found >= workers:
-            return
-        largest = max((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in self.nodes)
-        message = (
-            f"{count(workers, 'worker')} of {_words(cpus, gpus)} cannot run at once: the cluster has "
-            f"{_words(self.total('CPU'), self.total('GPU'))} on {count(len(self.nodes), 'node')}, the largest "
-            f"{_words(*largest)}, and room for {found}; lower --workers, --cpus or --gpus, or add nodes."
-        )
-        if not self.grows:
-            raise InputError(message)
-        warnings.warn(f"{message} The job begins, and waits up to {PATIENCE_S:g} seconds for nodes.", stacklevel=2)
+        if not self.room(nodes):
+            asked = f"{self.cpus:g} CPUs" + (f" and {self.gpus:g} GPUs" if self.gpus else "")
+            raise InputError(
+                f"no machine of the cluster has the {asked} that an encoder asks for; lower --cpus or --gpus, or add "
+                "machines. What is encoded is kept: --resume goes on with it."
+            )
+
+    def fit_to(self, nodes: list[dict[str, Any]], model: object, grows: bool = False) -> "Pool":
+        """Return the pool for the machines of a cluster, to which others may be added if it `grows`.
+
+        Raises:
+            InputError: no machine has room for an encoder.
+        """
+        needs_cpu = str(model).partition(":")[0] in ("bundled", "onnx") or not replace(self, gpus=1.0).room(nodes)
+        pool = self if self.gpus is not None else replace(self, gpus=0.0 if needs_cpu else 1.0)
+        if not grows:
+            pool.check(nodes)
+        return replace(pool, encoders=self.encoders or max(1, pool.room(nodes)))
+
+    def block_images(self, batch_size: int, views: int) -> int:
+        """Return the images of a part: whole batches of an encoder, which counts views."""
+        images = self.images or (GPU_BLOCK if self.gpus else CPU_BLOCK) // views
+        batch = max(1, batch_size // views)
+        return -(-images // batch) * batch
 
 
-def _words(cpus: float, gpus: float) -> str:
-    named = [f"{amount:g} {kind}{'s' * (amount != 1)}" for amount, kind in ((cpus, "CPU"), (gpus, "GPU"))]
-    return " and ".join(named if gpus else named[:1])
-
-
-def find_nodes(grows: bool = False) -> Cluster:
-    """Return the machines that are alive."""
-    return Cluster(tuple(dict(node["Resources"]) for node in _alive()), grows)
-
-
-def _alive() -> list[dict[str, Any]]:
-    import ray
-
+def alive() -> list[dict[str, Any]]:
+    """Return the machines that are alive, as Ray describes them."""
     return [node for node in ray.nodes() if node["Alive"]]
 
 
-class MachineWatch:
-    """A watch over the machines while a pool of encoders works.
-
-    Ray moves the actors of a lost machine to others. If there is no room for them, Ray waits for a new machine, for
-    ever. Then it is better to start again with a smaller pool.
-
-    Args:
-        cpus: CPUs that an encoder asks for.
-        gpus: GPUs that an encoder asks for.
-        workers: the least and the most encoders that were asked for.
-        adapter_gpus: GPUs that no encoder may take.
-
-    Attributes:
-        pool: the least and the most encoders to start with.
-    """
-
-    def __init__(self, cpus: float, gpus: float, workers: tuple[int, int], adapter_gpus: float = 0.0) -> None:
-        self.cpus = cpus
-        self.gpus = gpus
-        self.adapter_gpus = adapter_gpus
-        self._known = {node["NodeID"] for node in _alive()}
-        room = self.room()
-        most = min(workers[1], room) if gpus and adapter_gpus else workers[1]
-        self.pool = max(1, min(workers[0], room)), max(1, most)
-
-    def room(self) -> int:
-        """Return the number of encoders the machines have room for, if nobody else uses them."""
-        cluster = find_nodes()
-        room = cluster.room(self.cpus, self.gpus)
-        if self.gpus and self.adapter_gpus:
-            room = min(room, int((cluster.total("GPU") - self.adapter_gpus) / self.gpus + 1e-9))
-        return max(0, room)
-
-    def check(self, seconds: float) -> None:
-        """Check the machines; called when nothing has happened for some seconds.
-
-        Raises:
-            MachineLostError: a machine is gone, and its encoders find no other place.
-            RunError: there has been no room for any encoder for a long time.
-        """
-        waited = seconds > PATIENCE_S
-        room = self.room()
-        if not room and waited:
-            raise RunError(
-                f"no machine of the cluster has the {_words(self.cpus, self.gpus)} that an encoder asks for; ask for "
-                "less, or add machines, and pass --resume to go on."
-            )
-        lost = self._known - {node["NodeID"] for node in _alive()}
-        if lost and room and (room < self.pool[0] or waited):
-            raise MachineLostError(f"a machine was lost, and there is room for {room} encoders")
-
-
-def check_versions() -> None:
-    """Refuse machines that cannot do the work of this process.
+def check_machines(out: Storage, sample: Sample) -> None:
+    """Refuse machines that cannot do this work, a run that would be scattered, and images that can be read here only.
 
     Raises:
-        RunError: names the machine.
-    """
-
-    def version(package: str) -> str:  # a local function is sent whole: the machine may not have acclimate
-        try:
-            return str(__import__(package).__version__)
-        except Exception as error:
-            return f"none ({error})"
-
-    for package in ("acclimate", "numpy"):  # Ray compares its own version, and that of Python
-        own = version(package)
-        for name, found in ask_nodes(version, package):
-            if found.split(".")[:2] != own.split(".")[:2]:
-                raise RunError(
-                    f"{name} cannot do this work: it has {package} {found} (here {own}); install the same there, for "
-                    "example with the same image on every node."
-                )
-
-
-def check_access(out: "Storage", sample: Sample) -> None:
-    """Refuse results that would be scattered over several machines, and images that can be read here only.
-
-    Raises:
+        RunError: names the machine that lacks this version of acclimate.
         InputError: names the machine that does not see the folder, or cannot read the image.
     """
-    name = f"_acclimate/seen-{secrets.token_hex(8)}"
+    name = f"seen-{secrets.token_hex(8)}"
     readable = not _try_to_read(sample)  # else it is broken everywhere
     out.write(name, b"")
+    look = ray.remote(num_cpus=0)(_look)
+    answers = [
+        (
+            node,
+            look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
+                out, name, sample
+            ),
+        )
+        for node in alive()
+    ]
     try:
-        for node, (found, why) in ask_nodes(_look, out, name, FILE_DELAY_S, sample):
+        for node, answer in answers:
+            where = f"the node {node['NodeManagerAddress']} ({node['NodeManagerHostname']})"
+            try:
+                version, found, why = ray.get(answer, timeout=NODE_TIMEOUT_S)
+            except (ray.exceptions.RayError, TimeoutError) as error:
+                version = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            if version != __version__:
+                raise RunError(
+                    f"{where} cannot do this work: it has acclimate {version} (here {__version__}); install the same "
+                    "there, for example with the same image on every node, and see `ray status`."
+                )
             if not found:
                 raise InputError(
-                    f"{node} does not see {out.url} of this machine; use a folder that all nodes share (NFS, EFS, "
+                    f"{where} does not see {out.url} of this machine; use a folder that all nodes share (NFS, EFS, "
                     "CephFS) for --out, or a URL."
                 )
             if why and readable:
                 raise InputError(
-                    f"{node} cannot read {sample.name}, the first image ({why}); use a folder that all nodes share, "
+                    f"{where} cannot read {sample.name}, the first image ({why}); use a folder that all nodes share, "
                     "or a URL, with credentials on every node."
                 )
     finally:
         out.remove(name)
 
 
-def ask_nodes(function: Callable[..., Any], *arguments: Any) -> Iterator[tuple[str, Any]]:
-    """Call a function on every machine; yields how to name the machine, and what it returned.
-
-    Raises:
-        RunError: a machine does not answer.
-    """
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    nodes = _alive()
-    task = ray.remote(num_cpus=0)(function)
-    answers = [
-        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(*arguments)
-        for node in nodes
-    ]
-    for node, answer in zip(nodes, answers, strict=True):
-        name = f"the node {node['NodeManagerAddress']} ({node['NodeManagerHostname']})"
-        try:
-            yield name, ray.get(answer, timeout=NODE_TIMEOUT_S)
-        except (ray.exceptions.RayError, TimeoutError) as error:
-            why = (str(getattr(error, "cause", None) or error).splitlines() or [type(error).__name__])[0]
-            raise RunError(f"{name} runs no task: {why}; see `ray status`.") from error
-
-
-def _look(out: "Storage", name: str, seconds: float, sample: Sample) -> tuple[bool, str]:
-    """Return True if a file appears within some seconds, and the reason why an image cannot be read."""
-    latest = monotonic() + seconds
-    while not out.exists(name) and monotonic() < latest:
-        sleep(0.2)
-    return out.exists(name), _try_to_read(sample)
+def _look(out: Storage, name: str, sample: Sample) -> tuple[str, bool, str]:
+    """Return the version of acclimate, True if a file appears, and the reason why an image cannot be read."""
+    return __version__, out.wait_for(name), _try_to_read(sample)
 
 
 def _try_to_read(sample: Sample) -> str:

@@ -95,7 +95,7 @@ def test_the_head_and_its_job_as_processes(photos, here):
     """Start what compose starts, with its commands and a token, on 127.0.0.1, where Ray refuses a second node."""
     (compose,) = read("compose.yaml")
     head = compose["services"]["head"]["command"].removesuffix(" --block")
-    (job,) = [each for each in all_commands() if "/data/photos" in each and "ordered" not in each]
+    (job,) = [each for each in all_commands() if "/data/photos" in each and "--resume" not in each]
     (here / "ray-token").write_text("0123456789abcdef" * 4)
     environment = compose["services"]["head"]["environment"] | {"RAY_AUTH_TOKEN_PATH": str(here / "ray-token")}
     environment["ACCLIMATE_CACHE"] = str(here / ".cache")

@@ -1,11 +1,10 @@
-"""Places to keep files: the local disk, a file system of fsspec, and an S3 server."""
+"""Places to keep files: the local disk and an S3 server."""
 
 import pytest
 
 from object_store import find_moto, s3_server
 
 pytest.importorskip("pyarrow")
-pytest.importorskip("fsspec")
 
 
 @pytest.fixture(scope="session")
@@ -31,32 +30,18 @@ def s3(s3_url, monkeypatch):
     forget_filesystems()
 
 
-@pytest.fixture
-def remote(tmp_path, monkeypatch):
-    """Return the URL of a folder on a file system that only fsspec knows."""
-    import remote_disk  # noqa: F401 (registers itself)
-
-    monkeypatch.setenv("REMOTE_DISK", str(tmp_path))
-    (tmp_path / "host").mkdir()
-    forget_filesystems()
-    yield "remote://host"
-    forget_filesystems()
-
-
-@pytest.fixture(params=["path", "file", "remote", "s3"])
+@pytest.fixture(params=["path", "s3"])
 def base(request, tmp_path):
     """Return the URL of an empty folder, which need not exist."""
     if request.param == "path":
         return (tmp_path / "results").as_posix()
-    if request.param == "file":
-        return f"file://{(tmp_path / 'results').as_posix()}"
     return f"{request.getfixturevalue(request.param)}/{tmp_path.name}/results"
 
 
-@pytest.fixture(params=["remote", "s3"])
-def elsewhere(request, tmp_path):
+@pytest.fixture
+def elsewhere(s3, tmp_path):
     """Return the URL of an empty folder that is not on the local disk."""
-    return f"{request.getfixturevalue(request.param)}/{tmp_path.name}"
+    return f"{s3}/{tmp_path.name}"
 
 
 def forget_filesystems():
