@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from acclimate import Classifier, create
-from acclimate.bench.results import hardware, peak_memory_mb, write_page
+from acclimate.bench.results import hardware, write_page
+from peak_memory import peak_memory_mb
 from acclimate.encoders import load_encoder
 from acclimate.sources.datasets import DATASETS
 from classify_overhead import draw_photos

@@ -15,7 +15,7 @@ import transformers
 
 from acclimate import Classifier
 from acclimate.arrays import to_host
-from acclimate.bench.results import peak_memory_mb, reset_peak_memory
+from peak_memory import peak_memory_mb, reset_peak_memory
 from acclimate.encoders import as_encoder
 from acclimate.errors import AcclimateError
 from acclimate.reading.walk import Preparer, encode_ahead

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from acclimate import Classifier, create
-from acclimate.bench.results import peak_memory_mb, reset_peak_memory
+from peak_memory import peak_memory_mb, reset_peak_memory
 from acclimate.images.opening import open_image
 from acclimate.predict import adapt_batch
 from acclimate.reading.walk import Preparer, encode_ahead

@@ -98,7 +98,7 @@ def plan_board(
     """
     if unknown := [shape for shape in shapes if shape not in SHAPES]:
         raise InputError(f"unknown shape {unknown[0]!r}; {nearest(unknown[0], SHAPES)}")
-    streams = {name: _limited(stream, limit) for name, stream in read_labelled(paths, with_folders=True).items()}
+    streams = {name: _limited(stream, limit) for name, stream in read_labelled(paths).items()}
     with_views = all(stream.views > 1 for stream in streams.values())
     asked = [each for each in variants or map(Variant, list_methods()) if each.method != "zero-shot"]
     unfit = {each.method: _unfit(find_method(each.method), with_views, passes, model) for each in asked}

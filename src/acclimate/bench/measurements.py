@@ -79,9 +79,9 @@ def name_files(paths: Sequence[Path]) -> dict[str, Path]:
     return {path.stem if stems[path.stem] == 1 else f"{path.resolve().parent.name}/{path.stem}": path for path in paths}
 
 
-def read_labelled(paths: Sequence[Path], with_folders: bool = False) -> dict[str, FeatureStream]:
-    """Read runs and feature files with labels, by their names without the suffix, or by those of `name_files`."""
-    named = name_files(paths) if with_folders else {path.stem: path for path in paths}
+def read_labelled(paths: Sequence[Path]) -> dict[str, FeatureStream]:
+    """Read runs and feature files with labels, by their names of `name_files`."""
+    named = name_files(paths)
     if len(named) < len(paths):
         raise InputError("two feature files have the same name, which results are stored under; rename one.")
     streams = {name: read_stream(path) for name, path in named.items()}

@@ -86,7 +86,7 @@ class Reproduction:
     _lacks: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self.streams = read_labelled(self.paths, with_folders=True)
+        self.streams = read_labelled(self.paths)
         self._files = name_files(self.paths)
         for name, stream in self.streams.items():
             found = dataset_of(name.rpartition("/")[2], stream)

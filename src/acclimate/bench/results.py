@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -266,20 +265,15 @@ def write_page(parts: Iterable[str], path: Path) -> None:
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write a CSV file with a line per row; the keys of the first are the columns."""
-    with writing(path):
-        write_atomically(path, csv_text(rows).encode())
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as CSV, with the keys of the first as the columns; a cell that is None is empty."""
+    """Write a CSV file with a line per row; the keys of the first are the columns, and None is an empty cell."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(rows[0])
     for row in rows:
         values = [round(value, DIGITS) if isinstance(value, float) else value for value in row.values()]
         lines.writerow([to_cell(value) if isinstance(value, str) else value for value in values])
-    return text.getvalue()
+    with writing(path):
+        write_atomically(path, text.getvalue().encode())
 
 
 @cache
@@ -310,34 +304,6 @@ def hardware(device: str) -> str:
     return words
 
 
-def reset_peak_memory(device: str) -> None:
-    """Let `peak_memory_mb` count from now on; on the CPU this works on Linux only."""
-    if device.startswith("cuda"):
-        import torch
-
-        torch.cuda.reset_peak_memory_stats(device)
-    else:
-        with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_memory_mb(device: str) -> float | None:
-    """Return the peak memory of the process, or of its tensors on a GPU; None if the system does not report it."""
-    if device.startswith("cuda"):
-        import torch
-
-        return float(torch.cuda.max_memory_allocated(device) / 1e6)
-    with suppress(OSError, StopIteration):  # Linux alone can reset the peak
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) * 1024 / 1e6
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    # The unit is bytes on macOS and kibibytes elsewhere.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
-
-
 def _cost(
     stream: FeatureStream, outcome: Outcome, runs: Sequence[Run], baselines: Sequence[Run], last_order: bool
 ) -> dict[str, Any]:
@@ -354,7 +320,6 @@ def _cost(
         "samples_per_s": answered / wall_s,
         "encode_s": stream.encode_s,
         "encode_ms_per_image": stream.encode_s and 1000 * stream.encode_s / (len(stream) + stream.skipped),
-        "peak_memory_mb": peak_memory_mb(outcome.device),
         "state_bytes": sum(values.nbytes for values in outcome.adapter.dump().values()) if last_order else 0,
     }
 
