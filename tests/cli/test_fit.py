@@ -32,8 +32,8 @@ def test_labelled_images_beat_zero_shot_with_the_bundled_model(invoke, tmp_path)
     new = draw_shapes(tmp_path / "new", range(100, 124))
     result = invoke("fit", train, "--out", "shapes.safetensors", "--shots", 16, "--views", 1)
     assert "tip-adapter-f fitted to 32 images of 2 classes; no validation images" in result.stderr
-    assert "Next: acclimate classify PHOTOS --fitted shapes.safetensors" in result.stderr
-    rows = list(csv.DictReader(invoke("classify", new, "--fitted", "shapes.safetensors").stdout.splitlines()))
+    assert "Next: acclimate classify PHOTOS --state shapes.safetensors" in result.stderr
+    rows = list(csv.DictReader(invoke("classify", new, "--state", "shapes.safetensors").stdout.splitlines()))
     right = {
         column: np.mean([row["file"].split("/")[-2] == row[column] for row in rows])
         for column in ("zero_shot_label", "label")
@@ -182,10 +182,10 @@ def test_a_source_without_labels(invoke, photos):
 
 
 def test_classify_with_a_fitted_file(invoke, model, photos, fitted):
-    plain = invoke("classify", photos, "--fitted", fitted, *model)
-    same = invoke("classify", photos, "--fitted", fitted, "--labels", "red, green, blue", *model)
+    plain = invoke("classify", photos, "--state", fitted, *model)
+    same = invoke("classify", photos, "--state", fitted, "--labels", "red, green, blue", *model)
     assert plain.stdout == same.stdout
-    invoke("classify", photos, "--fitted", fitted, *model, "--report", "report.html", "--out", "r.csv")
+    invoke("classify", photos, "--state", fitted, *model, "--report", "report.html", "--out", "r.csv")
 
 
 @pytest.mark.parametrize(
@@ -202,11 +202,11 @@ def test_classify_with_a_fitted_file(invoke, model, photos, fitted):
     ],
 )
 def test_options_that_a_fitted_file_decides_are_refused(invoke, model, photos, fitted, options, message):
-    assert message in invoke("classify", photos, "--fitted", fitted, *model, *options, exit_code=2).stderr
+    assert message in invoke("classify", photos, "--state", fitted, *model, *options, exit_code=2).stderr
 
 
 def test_a_fitted_file_of_another_model(invoke, model, photos, fitted):
-    said = invoke("classify", photos, "--fitted", fitted, exit_code=2).stderr
+    said = invoke("classify", photos, "--state", fitted, exit_code=2).stderr
     assert (
         f"{fitted} was fitted with the model {model[1]!r} (24 dimensions), not with 'bundled' (768 dimensions)" in said
     )
@@ -217,7 +217,7 @@ def test_files_that_are_not_fitted(invoke, model, photos, tmp_path):
     save_state(adapter, "tda.safetensors")
     said = invoke("classify", photos, "--state", "tda.safetensors", *model, exit_code=2).stderr
     assert "tda.safetensors is a state of 'tda' that was not fitted to labelled samples" in said
-    said = invoke("classify", photos, "--fitted", "missing.safetensors", *model, exit_code=2).stderr
+    said = invoke("classify", photos, "--state", "missing.safetensors", *model, exit_code=2).stderr
     assert "no state file at missing.safetensors" in said
     said = invoke("classify", photos, "--method", "tip-adapter", "--labels", "a, b", *model, exit_code=2).stderr
     assert "needs to be fitted to labelled samples first: `acclimate fit`" in said
@@ -242,9 +242,9 @@ def test_resume_with_the_same_file_only(invoke, model, photos, fitted, tmp_path)
     other = ["--shots", 4, "--views", 2, "--seed", 2, "--no-validation"]
     for settings, message in (([], "its fitted file was different"), (["--set", "alpha=2.0"], "does not match")):
         invoke("fit", photos, "--out", "other.safetensors", *other, *settings, *model)
-        assert message in invoke(*options, "--fitted", "other.safetensors", exit_code=2).stderr
-    invoke(*options, "--fitted", fitted)
-    whole = invoke("classify", photos, *model, "--fitted", fitted, "--order", "path", "--out", "whole.csv")
+        assert message in invoke(*options, "--state", "other.safetensors", exit_code=2).stderr
+    invoke(*options, "--state", fitted)
+    whole = invoke("classify", photos, *model, "--state", fitted, "--order", "path", "--out", "whole.csv")
     assert whole
     assert (tmp_path / "r.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
@@ -255,7 +255,7 @@ def test_run_with_a_fitted_file(invoke, model, photos, fitted):
     assert [line.split()[1] for line in table.splitlines()[1:]] == ["zero-shot", "tip-adapter-f"]
     result = json.loads(Path("r.json").read_text())
     assert result["method"] == "tip-adapter-f"
-    rows = list(csv.DictReader(invoke("classify", photos, "--fitted", fitted, *model).stdout.splitlines()))
+    rows = list(csv.DictReader(invoke("classify", photos, "--state", fitted, *model).stdout.splitlines()))
     right = np.mean([row["file"].split("/")[-2] == row["label"] for row in rows])
     assert result["metrics"]["acc1"] == pytest.approx(right)
     invoke("embed", photos, "--labels", "red, green, blue", "--out", "others.safetensors", *model)
@@ -273,15 +273,15 @@ def test_learned_prompts_take_other_labels(invoke, tiny_clip, tiny_onnx, photos)
     shown = invoke("state", "inspect", "coop.safetensors").stdout
     assert "coop, 3 classes" in shown
     assert "fitted to 1 shot per class" in shown
-    rows = invoke("classify", f"{photos}/red", "--fitted", "coop.safetensors", "--labels", "cat, dog", *model).stdout
+    rows = invoke("classify", f"{photos}/red", "--state", "coop.safetensors", "--labels", "cat, dog", *model).stdout
     assert {row["label"] for row in csv.DictReader(rows.splitlines())} <= {"cat", "dog"}
-    said = invoke("classify", photos, "--fitted", "coop.safetensors", "--model", f"onnx:{tiny_onnx}", exit_code=2)
+    said = invoke("classify", photos, "--state", "coop.safetensors", "--model", f"onnx:{tiny_onnx}", exit_code=2)
     assert f"was fitted with the model 'local:{tiny_clip}'" in said.stderr
     invoke("embed", photos, "--labels", "blue, green, red", "--out", "photos.safetensors", *model)
     said = invoke("run", "photos.safetensors", "--fitted", "coop.safetensors", exit_code=2).stderr
     assert "'coop' needs the text tower of a model, which stored features do not have" in said
     invoke(*options, "--out", "own.safetensors", "--set", "class_specific=true", *model)
-    said = invoke("classify", photos, "--fitted", "own.safetensors", "--labels", "cat, dog", *model, exit_code=2)
+    said = invoke("classify", photos, "--state", "own.safetensors", "--labels", "cat, dog", *model, exit_code=2)
     assert "'coop' was fitted to 3 classes and cannot answer for others" in said.stderr
     said = invoke(*options, "--out", "onnx.safetensors", "--model", f"onnx:{tiny_onnx}", exit_code=2).stderr
     assert "needs a text tower that takes embeddings" in said

@@ -49,7 +49,7 @@ def fit(
     views: Views = 10,
     device: arguments.Device = "auto",
 ) -> None:
-    """Fit a few-shot method to labelled images or features, and write a file for --fitted of other commands.
+    """Fit a few-shot method to labelled images or features, and write a file for `classify --state` and `run --fitted`.
 
     Images are drawn per class; the same seed draws the same ones, and fewer shots are part of more. Where
     some class has fewer images, classes give what they have, apart from a fifth for validation. A run or a feature file
@@ -85,7 +85,7 @@ def fit(
     save_state(classifier.adapter, out, {NOTE: {**classifier.about_fit, "seed": seed, "source": " ".join(source)}})
     _report(out, classifier.adapter, classifier.about_fit, shots, fitted.accuracy, fitted.validation)
     given = f" --model {model}" if model != arguments.DEFAULT_MODEL else ""
-    say(f"Next: acclimate classify PHOTOS{given} --fitted {out}", err=True)
+    say(f"Next: acclimate classify PHOTOS{given} --state {out}", err=True)
 
 
 def _report(
