@@ -203,7 +203,7 @@ def _read_run(path: Path) -> dict[str, Any]:
     names = run.names
     templates = run.answer.get("templates")
     targets = np.array([known.get(same_words(truths[index] or ""), -1) for index in readable], np.int64)
-    by_name = run.features.get("domains")  # of a dataset whose file names begin with the domain
+    by_name = run.features.get("domains")  # True for a dataset whose file names begin with the domain
     return {
         **{name: value for name, value in run.features.items() if isinstance(value, str)},
         **tensors,

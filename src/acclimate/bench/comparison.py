@@ -191,6 +191,7 @@ def recipe_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
 
 
 def _context(result: Score) -> str:
+    """Return what results in one table have in common."""
     own = {"Prompts": result.prompts} if paper_dataset(result) is None else {}
     own |= {"Views": str(result.views)} if own and result.views > 1 else {}
     first, *more = result.orders["names"]
@@ -410,8 +411,8 @@ def _cost_row(
     """Return the row of a method that the paper has under a name ("" if it has not), or that was measured, or both."""
     paper: list[float | None] = [None] * 4
     if name:
-        theirs, base = reported[name], reported["CLIP"]
-        paper = _costs(theirs["minutes"], theirs["accuracy"], (base["minutes"], base["accuracy"]))
+        base = reported["CLIP"]
+        paper = _costs(**reported[name], base=(base["minutes"], base["accuracy"]))
     if result is None:
         return name, tuple(Cell(None, figure) for figure in (*paper, None))
     own: list[tuple[float | None, float]] = []
@@ -431,6 +432,7 @@ def _cost_row(
 
 
 def _sweep_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
+    """Return the tables of an ablation on all streams that have every setting of it."""
     tables = []
     for sweep in recipe.sweeps:
         found = {

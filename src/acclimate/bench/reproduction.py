@@ -37,7 +37,7 @@ from acclimate.sources.source import MOST_HELD_OUT, draw_shots
 from acclimate.stream import FeatureStream, original_views
 
 IMAGENET = DATASETS["imagenet"]
-VERSIONS = 16  # of a training image: itself and 15 random crops; the authors crop anew in each epoch
+VERSIONS = 16  # a training image and 15 random crops of it; the authors crop anew in each epoch
 Settings = Mapping[str, Mapping[str, Any]]  # method -> settings given by the user
 
 

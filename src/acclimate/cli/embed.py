@@ -33,13 +33,21 @@ Resume = Annotated[bool, typer.Option("--resume", help="Encode the images that t
 
 @dataclass(frozen=True)
 class Job:
-    """Images to be encoded, and what their head is made of."""
+    """Images to be encoded, and what their head is made of.
+
+    Attributes:
+        samples: the images.
+        labels: names of the classes.
+        templates: prompts.
+        names: names of the templates, as the run records them.
+        about: what the run records of a dataset; {} for other images.
+    """
 
     samples: "Sequence[Sample]"
     labels: tuple[str, ...]
     templates: "list[str] | dict[str, list[str]] | LearnedPrompts"
-    names: list[str]  # of the templates
-    about: dict[str, Any]  # of a dataset
+    names: list[str]
+    about: dict[str, Any]
 
 
 def embed(
