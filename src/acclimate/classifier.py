@@ -186,8 +186,7 @@ class Classifier:
         self.templates = templates or (DEFAULT_SET if fit is None else self.about_fit.get("templates"))
         new_head = partial(self._head, progress=progress, reject=reject)
         if fit is None:
-            text = self.encoder if "text" in find_method(method).needs else None  # not every model can be pickled
-            self.adapter: Adapter = create(method, new_head(labels or ()), text=text, **settings)
+            self.adapter: Adapter = create(method, new_head(labels or ()), self.encoder, **settings)
         else:
             self.adapter = fit
             new = () if labels is None else labels.class_names if isinstance(labels, Head) else labels
@@ -617,7 +616,7 @@ class Classifier:
         """
         head = read_head(*read_snapshot(path), path)
         changed = head.class_names != self.labels and self._is_like(head)
-        like = type(self.adapter)(head, text=self.adapter.text, **self.adapter.settings) if changed else self.adapter
+        like = create(self.adapter.name, head, self.encoder, **self.adapter.settings) if changed else self.adapter
         adapter, notes = load_with_notes(path, like=like)
         if changed:
             found = {"new": set(self.labels) - {*head.class_names}, "gone": {*head.class_names} - set(self.labels)}

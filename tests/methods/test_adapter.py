@@ -130,7 +130,7 @@ def test_settings_are_in_the_signature():
     parameters = inspect.signature(TDA).parameters
     assert parameters["positive_capacity"].default == 3
     assert parameters["positive_alpha"].annotation is float
-    assert set(TDA.default_settings()) == set(parameters) - {"head", "origin", "text"}
+    assert set(TDA.default_settings()) == set(parameters) - {"head", "origin"}
 
 
 def test_numpy_scalars_and_optional_settings_are_accepted(stream):

@@ -1,11 +1,12 @@
 """A method with gradients fits the frame: it reads views, may ask for the text tower, and keeps the laws."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 
-from acclimate import Adapter, Classifier, Step, list_methods, load_state, save_state
+from acclimate import Adapter, Classifier, Step, create, list_methods, load_state, save_state
 from acclimate.arrays import move, to_host
 from acclimate.checks import check_adapter
 from acclimate.errors import InputError
@@ -45,11 +46,12 @@ class Reworded(Adapter):
     summary = "class vectors of another prompt"
     kind = "episodic"
     needs = frozenset({"text"})
+    encoder: Any
     prompt: str = "a drawing of a {}."
 
     def derive(self):
         words = [self.prompt.replace("{}", name) for name in self.head.class_names]
-        vectors = self.text.encode_text(words)
+        vectors = self.encoder.encode_text(words)
         self.vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
     def respond(self, evidence, ids, learn):
@@ -72,10 +74,10 @@ def test_the_text_tower_reaches_the_method(tiny_onnx, photos, tmp_path, monkeypa
     classifier.remove_labels(["bird"])
     save_state(classifier.adapter, tmp_path / "state")
     for other in (load_state(tmp_path / "state", like=classifier.adapter), duplicate(classifier.adapter)):
-        assert other.text is classifier.encoder
+        assert other.encoder is classifier.encoder
         classifier.adapter = other
         assert classifier(images) == answers
     with pytest.raises(InputError, match="the method 'reworded' needs the text tower of a model"):
-        Reworded(classifier.head)
+        create("reworded", classifier.head)
     with pytest.raises(InputError, match="needs the text tower"):
         load_state(tmp_path / "state")

@@ -76,7 +76,7 @@ def state(request):
     dim = text.dim if text is not None else DIM
     vectors = rng.standard_normal((CLASSES, dim)).astype(np.float32)
     head = Head(vectors, 10.0, class_names=["cat", "dog", "fox", "owl"])
-    adapter = create(method.name, head, origin="yard", text=text, **FAST.get(method.name, {}))
+    adapter = create(method.name, head, origin="yard", encoder=text, **FAST.get(method.name, {}))
     shape = (40, 4, dim) if "views" in method.needs else (40, dim)
     features = rng.standard_normal(shape).astype(np.float32)
     if method.kind == "few-shot":
@@ -92,7 +92,7 @@ def read(state, tensors, description):
     adapter = state[0]
     try:
         content = snapshot_bytes(tensors, description)
-        return build_adapter(*parse_snapshot(content), "it", like=adapter, text=adapter.text)[0]
+        return build_adapter(*parse_snapshot(content), "it", like=adapter, encoder=adapter.given.get("encoder"))[0]
     except StateError:
         return None
 

@@ -97,7 +97,7 @@ def test_methods_that_need_gradients_take_them_in_inference_mode(name, settings,
         rng = np.random.default_rng(0)
         views = rng.standard_normal((6, 8, head.dim), dtype=np.float32)
         with torch.inference_mode(encoder is loaded_inside):
-            adapter = create(name, head, text=encoder, **settings)
+            adapter = create(name, head, encoder=encoder, **settings)
             if adapter.kind == "few-shot":
                 adapter.fit(views[:, 0], [0, 1, 2, 0, 1, 2])
             answers.append(adapter.step(views if "views" in adapter.needs else views[:, 0]))
@@ -111,4 +111,4 @@ def test_a_model_that_was_made_in_inference_mode_is_refused_where_gradients_are_
     with torch.inference_mode():
         encoder.model = copy.deepcopy(encoder.model)
     with pytest.raises(ModelError, match=r"it was made under torch.inference_mode\(\), so make it outside"):
-        create("coop", Head(np.eye(3, encoder.dim), logit_scale=100.0), text=encoder)
+        create("coop", Head(np.eye(3, encoder.dim), logit_scale=100.0), encoder=encoder)

@@ -93,7 +93,7 @@ def similar_then_confident(logits):
 
 @pytest.mark.parametrize("method", ["tpt", "difftpt"])
 def test_tuned_prompts_answer_as_the_formulas_say(encoder, drawn, views, method):
-    adapter = create(method, drawn[0], text=encoder)
+    adapter = create(method, drawn[0], encoder=encoder)
     reference = Reference(encoder, NAMES)
     choose = similar_then_confident if method == "difftpt" else lambda logits: confident(logits, 0.1)
     expected = [reference.tpt(each, choose, adapter.steps) for each in views]
@@ -102,7 +102,7 @@ def test_tuned_prompts_answer_as_the_formulas_say(encoder, drawn, views, method)
 
 
 def test_tpt_lowers_the_marginal_entropy_of_its_sample_and_forgets_it(encoder, drawn, views):
-    adapter = create("tpt", drawn[0], text=encoder)
+    adapter = create("tpt", drawn[0], encoder=encoder)
     before = {name: value.clone() for name, value in encoder.model.state_dict().items()}
     tower = encoder.text_tower()
     prompts = tower.prompts(NAMES, 4)
@@ -131,34 +131,34 @@ def test_a_gradient_that_overflows_leaves_the_initial_prompt(encoder, drawn, vie
     tower = encoder.text_tower()
     initial = tower.prompts(NAMES, 4).vectors(tower.words("a photo of a"))
     expected = drawn[0].logit_scale * torch.as_tensor(drawn[0].unit_features(views))[:, 0] @ initial.T
-    np.testing.assert_allclose(create("tpt", drawn[0], text=encoder).step(views), expected, atol=1e-4)
+    np.testing.assert_allclose(create("tpt", drawn[0], encoder=encoder).step(views), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_callers_may_have_switched_gradients_off(encoder, drawn, views, mode):
     head, features, labels = drawn
-    expected = create("tpt", head, text=encoder).step(views)
-    fitted = create("coop", head, text=encoder, context_tokens=4, epochs=2)
+    expected = create("tpt", head, encoder=encoder).step(views)
+    fitted = create("coop", head, encoder=encoder, context_tokens=4, epochs=2)
     fitted.fit(features[:SHOTS], labels[:SHOTS])
     with mode():
-        np.testing.assert_allclose(create("tpt", head, text=encoder).step(views), expected, atol=1e-5)
-        again = create("coop", head, text=encoder, context_tokens=4, epochs=2)
+        np.testing.assert_allclose(create("tpt", head, encoder=encoder).step(views), expected, atol=1e-5)
+        again = create("coop", head, encoder=encoder, context_tokens=4, epochs=2)
         again.fit(features[:SHOTS], labels[:SHOTS])
         np.testing.assert_allclose(again.step(features), fitted.step(features), atol=1e-4)
 
 
 def test_the_learning_rate_warms_up_and_falls_along_a_cosine(encoder, drawn):
     """As Dassl does: the cosine begins after the warm-up, with the whole rate."""
-    adapter = create("coop", drawn[0], text=encoder, context_tokens=4, epochs=50)
+    adapter = create("coop", drawn[0], encoder=encoder, context_tokens=4, epochs=50)
     rates = [adapter.rate(epoch) for epoch in range(50)]
     expected = [1e-5, *(0.001 * (1 + np.cos(np.pi * epoch / 50)) for epoch in range(49))]
     assert rates == pytest.approx(expected)
-    assert create("coop", drawn[0], text=encoder, context_tokens=4, epochs=1).rate(0) == 0.002
+    assert create("coop", drawn[0], encoder=encoder, context_tokens=4, epochs=1).rate(0) == 0.002
 
 
 def test_a_training_that_diverges_is_refused_and_the_earlier_fit_stays(encoder, drawn):
     head, features, labels = drawn
-    adapter = create("coop", head, text=encoder, **FAST["coop"])
+    adapter = create("coop", head, encoder=encoder, **FAST["coop"])
     adapter.fit(features[:SHOTS], labels[:SHOTS])
     expected = adapter.step(features)
     adapter.learning_rate = 1e9
@@ -169,11 +169,11 @@ def test_a_training_that_diverges_is_refused_and_the_earlier_fit_stays(encoder, 
 
 @pytest.mark.parametrize("settings", [{}, {"class_specific": True}, {"context": "a photo of a"}])
 def test_coop_beats_zero_shot_with_a_few_shots(encoder, drawn, settings):
-    _beats_zero_shot(create("coop", drawn[0], text=encoder, **FAST["coop"], **settings), drawn)
+    _beats_zero_shot(create("coop", drawn[0], encoder=encoder, **FAST["coop"], **settings), drawn)
 
 
 def test_cocoop_beats_zero_shot_with_a_few_shots(encoder, drawn):
-    adapter = create("cocoop", drawn[0], text=encoder, **FAST["cocoop"])
+    adapter = create("cocoop", drawn[0], encoder=encoder, **FAST["cocoop"])
     _beats_zero_shot(adapter, drawn)
     own = [adapter.step(each[None])[0] for each in drawn[1][:5]]
     np.testing.assert_allclose(adapter.step(drawn[1][:5]), own, atol=1e-4)
@@ -196,7 +196,7 @@ def _beats_zero_shot(adapter, drawn):
 
 def test_the_first_step_of_coop_is_sgd_on_the_cross_entropy(encoder, drawn):
     head, features, labels = drawn
-    adapter = create("coop", head, text=encoder, context="a photo of a", epochs=1, batch=6, learning_rate=0.1)
+    adapter = create("coop", head, encoder=encoder, context="a photo of a", epochs=1, batch=6, learning_rate=0.1)
     adapter.fit(features[:6], labels[:6])
     reference = Reference(encoder, NAMES)
     context = reference.context.clone().requires_grad_()
@@ -208,7 +208,7 @@ def test_the_first_step_of_coop_is_sgd_on_the_cross_entropy(encoder, drawn):
 def test_versions_of_a_sample_take_turns(encoder, drawn):
     head, features, labels = drawn
     versions = np.stack([features[:SHOTS], features[SHOTS : 2 * SHOTS]], axis=1)  # the same classes
-    one, two = (create("coop", head, text=encoder, **FAST["coop"]) for _ in range(2))
+    one, two = (create("coop", head, encoder=encoder, **FAST["coop"]) for _ in range(2))
     one.fit(features[:SHOTS], labels[:SHOTS])
     two.fit(versions, labels[:SHOTS])
     assert np.abs(one.learned["context"] - two.learned["context"]).max() > 1e-4
@@ -217,17 +217,17 @@ def test_versions_of_a_sample_take_turns(encoder, drawn):
 @pytest.mark.parametrize("method", ["coop", "cocoop"])
 def test_a_fitted_prompt_is_saved_loaded_and_bound_to_its_model(encoder, drawn, tmp_path, method, tiny_clip):
     head, features, labels = drawn
-    adapter = create(method, head, text=encoder, **{**FAST[method], "epochs": 2})
+    adapter = create(method, head, encoder=encoder, **{**FAST[method], "epochs": 2})
     with pytest.raises(InputError, match=f"the method '{method}' needs to be fitted to labelled samples first"):
         adapter.step(features)
     adapter.fit(features[:SHOTS], labels[:SHOTS])
     save_state(adapter, tmp_path / "prompt")
-    for same in (load_state(tmp_path / "prompt", text=encoder), duplicate(adapter)):
+    for same in (load_state(tmp_path / "prompt", encoder=encoder), duplicate(adapter)):
         np.testing.assert_array_equal(same.step(features), adapter.step(features))
     other = load_encoder(f"local:{tiny_clip}", "cpu")
     other.fingerprint = "another"
     with pytest.raises(StateError, match="was made with another model"):
-        load_state(tmp_path / "prompt", text=other)
+        load_state(tmp_path / "prompt", encoder=other)
     adapter.add_classes(head.class_vectors[:1], ["orange"])
     assert adapter.step(features[:2]).shape == (2, 4)
     adapter.remove_classes(["orange"])
@@ -240,7 +240,7 @@ def test_unsupported_models_and_settings_are_reported(encoder, drawn, tiny_onnx)
         with pytest.raises(InputError, match="needs the text tower of a model"):
             create(method, head)
         with pytest.raises(ModelError, match=r"takes embeddings, which OnnxEncoder does not have; use a CLIP model"):
-            create(method, head, text=load_encoder(f"onnx:{tiny_onnx}"))
+            create(method, head, encoder=load_encoder(f"onnx:{tiny_onnx}"))
     for method, settings, message in (
         ("coop", {"context_tokens": 0}, "context_tokens must be at least 1"),
         (
@@ -262,10 +262,10 @@ def test_unsupported_models_and_settings_are_reported(encoder, drawn, tiny_onnx)
         ("difftpt", {"similar": 2.0}, "similar must be a share"),
     ):
         with pytest.raises(InputError, match=message):
-            create(method, head, text=encoder, **settings)
+            create(method, head, encoder=encoder, **settings)
     with pytest.raises(InputError, match="no labelled sample of 'blue'; every class needs at least one"):
-        create("coop", head, text=encoder, context_tokens=4).fit(features[:2], labels[:2])
-    specific = create("coop", head, text=encoder, class_specific=True, context_tokens=4, epochs=1)
+        create("coop", head, encoder=encoder, context_tokens=4).fit(features[:2], labels[:2])
+    specific = create("coop", head, encoder=encoder, class_specific=True, context_tokens=4, epochs=1)
     specific.fit(features[:3], labels[:3])
     with pytest.raises(InputError, match="a new class has none; fit again"):
         specific.add_classes(head.class_vectors[:1], ["orange"])
@@ -274,7 +274,7 @@ def test_unsupported_models_and_settings_are_reported(encoder, drawn, tiny_onnx)
 def test_a_context_of_zeros_answers(encoder, drawn):
     """No training ends there, but a file may say so."""
     head, features, labels = drawn
-    adapter = create("coop", head, text=encoder, context_tokens=4, epochs=1)
+    adapter = create("coop", head, encoder=encoder, context_tokens=4, epochs=1)
     adapter.fit(features[:3], labels[:3])
     zeros = np.zeros((4, 32), np.float32)
     adapter.restore({"learned.context": zeros, "exports.context": zeros})
@@ -285,13 +285,13 @@ def test_diverging_prompts_are_reported(encoder, drawn, views, monkeypatch):
     monkeypatch.setattr("acclimate.methods.adapter.LARGEST_REAL", 1e30)  # no rate that is allowed diverges here
     head, features, labels = drawn
     for method in ("coop", "cocoop"):
-        adapter = create(method, head, text=encoder, learning_rate=1e30, **FAST[method] | {"epochs": 2})
+        adapter = create(method, head, encoder=encoder, learning_rate=1e30, **FAST[method] | {"epochs": 2})
         with pytest.raises(InputError, match="the training diverged"):
             adapter.fit(features[:6], labels[:6])
         with pytest.raises(InputError, match="needs to be fitted"):
             adapter.step(features)
     with pytest.raises(InputError, match="the prompts of 'tpt' diverged"):
-        create("tpt", head, text=encoder, learning_rate=1e30).step(views)
+        create("tpt", head, encoder=encoder, learning_rate=1e30).step(views)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -299,10 +299,10 @@ def test_mixed_precision_on_a_gpu_answers_like_the_cpu(encoder, tiny_clip, drawn
     head, features, labels = drawn
     on_gpu = load_encoder(f"local:{tiny_clip}", "cuda")
     for method in ("tpt", "difftpt"):
-        here, there = (create(method, head, text=text).step(views) for text in (encoder, on_gpu))
+        here, there = (create(method, head, encoder=text).step(views) for text in (encoder, on_gpu))
         assert np.abs(here - there).max() < 0.25
     for method in ("coop", "cocoop"):
-        adapters = [create(method, head, text=text, **FAST[method]) for text in (encoder, on_gpu)]
+        adapters = [create(method, head, encoder=text, **FAST[method]) for text in (encoder, on_gpu)]
         for adapter in adapters:
             adapter.fit(features[:SHOTS], labels[:SHOTS])
         here, there = ((each.step(features[SHOTS:]).argmax(axis=1) == labels[SHOTS:]).mean() for each in adapters)
@@ -333,4 +333,4 @@ def small(tmp_path_factory):
 def test_law(small, law, name):
     method = find_method(name)
     quick = {"coop": {"context_tokens": 4, "epochs": 1}, "cocoop": {"epochs": 1}, "difftpt": {"steps": 1}}
-    law(Trial(method, text=small, **quick.get(name, {})))
+    law(Trial(method, encoder=small, **quick.get(name, {})))

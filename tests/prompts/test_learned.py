@@ -31,7 +31,7 @@ def fitted(encoder, tmp_path_factory):
         ("own", "coop", {"context_tokens": 4, "epochs": 5, "class_specific": True}),
         ("conditional", "cocoop", {"epochs": 1}),
     ):
-        adapter = create(method, build_head(encoder, NAMES, cache=False), text=encoder, **settings)
+        adapter = create(method, build_head(encoder, NAMES, cache=False), encoder=encoder, **settings)
         adapter.fit(features, labels)
         save_state(adapter, folder / name)
         made[name] = (folder / name, adapter)
@@ -93,7 +93,7 @@ def test_unusable_prompts_are_reported(encoder, fitted, tmp_path, tiny_onnx, tin
     with pytest.raises(StateError, match="holds no learned prompts; make some with `acclimate fit --method coop`"):
         LearnedPrompts.load(tmp_path / "tda")
     head = build_head(encoder, NAMES, cache=False)
-    save_state(create("coop", head, text=encoder, context_tokens=4), tmp_path / "new")
+    save_state(create("coop", head, encoder=encoder, context_tokens=4), tmp_path / "new")
     with pytest.raises(StateError, match="holds no learned prompts"):
         LearnedPrompts.load(tmp_path / "new")
     arrays, description = read_snapshot(fitted["conditional"][0])

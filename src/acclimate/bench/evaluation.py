@@ -280,16 +280,16 @@ def run_streams(
     device: str = "numpy",
     progress: Progress = silent,
     origin: str = "",
-    text: Any = None,
+    encoder: Any = None,
 ) -> dict[Key, list[Outcome]]:
-    """Run zero-shot and variants on streams; orders are checked before anything is run. `text` is as in `compare`."""
+    """Run zero-shot and variants on streams; orders are checked before anything is run; see `compare`."""
     if len(variants) > MAX_VARIANTS:
         raise InputError(f"{len(variants)} methods and settings are too many for one run; take at most {MAX_VARIANTS}.")
     second = sum(find_method(each.method).kind == "online" for each in variants) if passes == 2 else 0
     samples = sum(len(stream_order(stream, name)) for stream in streams.values() for name in orders)
     with progress(samples * (1 + len(variants) + second), "adapting", "samples") as advance:
         return {
-            key: compare(stream, variants, orders, batch_size, device, advance, origin, passes, text)
+            key: compare(stream, variants, orders, batch_size, device, advance, origin, passes, encoder)
             for key, stream in streams.items()
         }
 

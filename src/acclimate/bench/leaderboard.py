@@ -134,8 +134,8 @@ def measure(
 ) -> list[Score]:
     """Score zero-shot and methods on at most `limit` samples of a run or feature file in one order."""
     stream = _limited(read_once(path), limit)
-    text = load_once(model) if model else None
-    return score_all(name, stream, compare(stream, variants, [order], passes=passes, text=text))
+    encoder = load_once(model) if model else None
+    return score_all(name, stream, compare(stream, variants, [order], passes=passes, encoder=encoder))
 
 
 def open_board(

@@ -76,11 +76,10 @@ class Variant:
         """All settings with their values."""
         return {**find_method(self.method).default_settings(), **self.settings}
 
-    def adapter(self, head: Head, origin: str = "", text: Any = None) -> Adapter:
-        """Return an adapter that has seen nothing of the stream; `text` is the encoder, if a method needs its tower."""
+    def adapter(self, head: Head, origin: str = "", encoder: Any = None) -> Adapter:
+        """Return an adapter that has seen nothing of the stream; the encoder is for methods with a text tower."""
         if self.fitted is None:
-            needed = text if "text" in find_method(self.method).needs else None
-            return create(self.method, head, origin=origin, text=needed, **self.settings)
+            return create(self.method, head, encoder, origin, **self.settings)
         if differences := self.fitted.head.differences(head):
             raise InputError(
                 f"{self.method!r} was not fitted for these features: {'; '.join(differences)}. "
@@ -152,14 +151,14 @@ def compare(
     progress: Advance = lambda samples: None,
     origin: str = "",
     passes: int = 1,
-    text: Any = None,
+    encoder: Any = None,
 ) -> list[Outcome]:
     """Run zero-shot and then variants over a stream, all in one pass per order and each from scratch in every order.
 
     The answers do not depend on `batch_size`, in which each view counts. The device is "numpy" or one of PyTorch, and
     `progress` is called with the number of samples done, for each adapter. `origin` names the stream in the states.
     With two passes, methods that learn online answer each order once more from everything learnt, and those of
-    collections answer it once, as a whole. `text` is the encoder, for methods that need its text tower.
+    collections answer it once, as a whole. `encoder` is for methods that need its text tower.
     """
     if passes not in (1, 2):
         raise InputError(f"there are one or two passes, not {passes}.")
@@ -167,7 +166,7 @@ def compare(
     every = [Variant("zero-shot"), *variants]
     for variant in every:
         method = find_method(variant.method)
-        require(method, views=stream.views > 1, text=text is not None, labels=variant.fitted is not None)
+        require(method, views=stream.views > 1, text=encoder is not None, labels=variant.fitted is not None)
         if method.kind == "collection" and passes == 1:
             raise InputError(f"the method {method.name!r} answers a stream as a whole: --passes 2, or passes=2.")
     runs: list[dict[str, Run]] = [{} for _ in every]
@@ -175,7 +174,7 @@ def compare(
     adapters: list[Adapter] = []
     for order in orders:
         positions = stream_order(stream, order)
-        adapters = [variant.adapter(head, origin, text) for variant in every]
+        adapters = [variant.adapter(head, origin, encoder) for variant in every]
         online = [each for each in adapters if each.kind != "collection"]
         answered = iter(_run_pass(online, stream, positions, batch_size, progress))
         for known, again, adapter in zip(runs, refined, adapters, strict=True):

@@ -179,7 +179,7 @@ class Reproduction:
         adapting = [variant for variant in ready if variant.method != "zero-shot"]
         samples = sum(len(stream_order(stream, order)) for order in orders)
         with progress(samples * (1 + len(adapting)), f"adapting {task.key}", "samples") as advance:
-            compared = partial(compare, orders=orders, device=self.device, text=self.encoder)
+            compared = partial(compare, orders=orders, device=self.device, encoder=self.encoder)
             outcomes = compared(stream, adapting, progress=advance)
             if find_method(first.method).kind == "episodic" and stream.views > 1:
                 # It answers from the views of one image alone: the model alone is what answers without any.
@@ -311,7 +311,7 @@ class Reproduction:
         path = self.folder / "fitted" / f"{variant.method}-{digest}.safetensors"
         with suppress(StateError):  # missing or damaged
             return load_fitted(path, self.encoder)[0]
-        adapter = variant.adapter(on_device(training.head, self.device), text=self.encoder)
+        adapter = variant.adapter(on_device(training.head, self.device), encoder=self.encoder)
         assert isinstance(adapter, FewShot)
         held = None
         if validation:

@@ -419,7 +419,7 @@ def check_adapter(method: type[Adapter], *, skip: Mapping[str, str] | None = Non
     Args:
         method: a subclass of `Adapter`.
         skip: laws to skip by name, each with a reason.
-        **settings: settings of the method; `text` is an encoder of dimension 24, for methods that need its text tower.
+        **settings: settings of the method; `encoder`, of dimension 24, is for methods that need its text tower.
 
     Raises:
         AssertionError: naming the law that was broken and how.
@@ -438,7 +438,7 @@ def check_adapter(method: type[Adapter], *, skip: Mapping[str, str] | None = Non
     if unknown or not all(skip.values()):
         raise InputError(f"cannot skip {sorted(unknown) or 'a law without a reason'}; name a law of LAWS and say why.")
     for law in LAWS:
-        if reason := skip.get(law.__name__) or why_not(law, method, "text" in settings, settings.get("batch")):
+        if reason := skip.get(law.__name__) or why_not(law, method, "encoder" in settings, settings.get("batch")):
             print(f"skipped {law.__name__!r}: {reason}")  # noqa: T201 (a skipped law must not look like a kept one)
             continue
         try:

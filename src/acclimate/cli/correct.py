@@ -175,8 +175,8 @@ def _load_state(path: Path, model: str, device: str) -> "tuple[Adapter, dict[str
     check_description(description, path)
     method = description["method"]
     needs_text = method in list_methods() and "text" in find_method(method).needs
-    text = load_encoder(model, device) if needs_text else None
-    return build_adapter(tensors, description, path, text=text)
+    encoder = load_encoder(model, device) if needs_text else None
+    return build_adapter(tensors, description, path, encoder=encoder)
 
 
 def _print_corrections(labels: "Mapping[str, str]") -> None:

@@ -108,8 +108,8 @@ def _create(method: str, settings: dict[str, Any], model: str, head: "Head") -> 
     from acclimate.encoders import load_encoder
     from acclimate.methods import FewShot, create, find_method
 
-    text = load_encoder(model) if "text" in find_method(method).needs else None
-    adapter = create(method, head, text=text, **settings)
+    encoder = load_encoder(model) if "text" in find_method(method).needs else None
+    adapter = create(method, head, encoder, **settings)
     assert isinstance(adapter, FewShot)
     return adapter
 

@@ -79,7 +79,7 @@ def run(
     streams = {path: read_stream(path) for path in files}
     _check_streams(streams, outputs, save_state, per_class, orders, len(variants))
     how = (order_names(order, orders), passes, 256, device, progress_bar)
-    outcomes = run_streams(streams, variants, *how, origin=save_state.stem if save_state else "", text=encoder)
+    outcomes = run_streams(streams, variants, *how, origin=save_state.stem if save_state else "", encoder=encoder)
     scores = []
     evaluations = []
     for path, stream in streams.items():

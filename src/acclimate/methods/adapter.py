@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
 from types import UnionType
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
@@ -100,7 +100,6 @@ class Adapter(ABC):
     Args:
         head: the zero-shot classifier to start from.
         origin: name of the stream this adapter sees. When adapters are merged, samples of different origins add up.
-        text: the encoder, for methods that need its text tower.
 
     Attributes:
         name: the name of the method, for `create` and the command line.
@@ -112,7 +111,8 @@ class Adapter(ABC):
         self_taught: True if it learns from its own answers, so that what it learns depends on the order of samples.
         answers_batches: True if it learns from the samples of a batch before it answers them, so that answers depend
             on batches. Such a method has a setting `batch`, the largest batch; with 1 they do not.
-        needs: things that it needs in addition to features: "views", "text" (a text tower), "labels".
+        needs: things that it needs in addition to features: "views", "text" (a text tower: it has a field `encoder`
+            without a default, so that it is no setting), "labels".
         views_kind: the views that its authors use: "augmix", "crop", "large-crop" or "diffusion".
         seen: number of samples learnt from, by origin.
         frozen: True if it answers without learning.
@@ -151,7 +151,6 @@ class Adapter(ABC):
     head: Head
     _: KW_ONLY
     origin: str = ""
-    text: Any = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -163,7 +162,6 @@ class Adapter(ABC):
             raise InputError(
                 f"an adapter needs a Head, got {type(self.head).__name__}; write Head(class_vectors, logit_scale=...)."
             )
-        require(type(self), views=True, text=self.text is not None, labels=True)
         for name, value in check_settings(type(self), self.settings).items():
             setattr(self, name, value)
         if getattr(self, "rounds", 0) < 0:
@@ -226,7 +224,12 @@ class Adapter(ABC):
     @classmethod
     def default_settings(cls) -> dict[str, Any]:
         """Return the method's settings with their defaults."""
-        return {each.name: each.default for each in fields(cls) if each.name not in ("head", "origin", "text")}
+        return {each.name: each.default for each in fields(cls)[2:] if each.default is not MISSING}
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Arguments of its class beside the head, the origin and the settings, by name; copies share them."""
+        return {each.name: getattr(self, each.name) for each in fields(self)[1:] if each.default is MISSING}
 
     @property
     def counts_samples(self) -> bool:
@@ -312,7 +315,7 @@ class Adapter(ABC):
         """
         final = self
         for _ in range(getattr(self, "rounds", 0)):
-            taught = type(self)(self.head, text=self.text, **self.settings)
+            taught = type(self)(self.head, **self.given, **self.settings)
             taught.corrections.restore(self.corrections.dump())
             for (_, evidence), logits in zip(observed(self.head, features), final.last_answers(features), strict=True):
                 taught.learn_labels(evidence, softmax_and_entropy(logits)[0])
@@ -390,18 +393,20 @@ class Adapter(ABC):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Adapter":
         twin = object.__new__(type(self))
-        memo.update({id(self): twin, id(self.head): self.head, id(self.text): self.text})
+        memo.update(self._shared() | {id(self): twin})
         vars(twin).update(deepcopy(vars(self), memo))
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        shared = {id(each): each for each in (self, self.head, self.text)}
-        return deepcopy(vars(self), shared)  # another thread may learn while the copy is written
+        return deepcopy(vars(self), self._shared())  # another thread may learn while the copy is written
 
     @ordinary_tensors()
     def __setstate__(self, state: dict[str, Any]) -> None:
-        shared = {id(each): each for each in (self, state["head"], state["text"])}
-        vars(self).update(deepcopy(state, shared))
+        vars(self).update(state)
+        vars(self).update(deepcopy(state, self._shared()))
+
+    def _shared(self) -> dict[int, Any]:
+        return {id(each): each for each in (self, self.head, *self.given.values())}
 
     def __repr__(self) -> str:
         state = f"classes={len(self.head)}, dim={self.head.dim}, samples_seen={self.samples_seen}"

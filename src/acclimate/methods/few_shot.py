@@ -157,7 +157,7 @@ def load_fitted(
                 f"{path} was fitted with the model {about.get('model', 'unknown')!r:.80} ({dims[0]} dimensions), "
                 f"not with {model!r} ({dims[1]} dimensions); use that model, or fit again."
             )
-    adapter, _ = build_adapter(tensors, description, path, text=encoder)
+    adapter, _ = build_adapter(tensors, description, path, encoder=encoder)
     if not isinstance(adapter, FewShot) or not adapter.seen:
         raise StateError(
             f"{path} is a state of {adapter.name!r} that was not fitted to labelled samples; "

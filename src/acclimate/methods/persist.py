@@ -8,14 +8,23 @@ from typing import Any, TypeVar
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
 from acclimate.files import parse_snapshot, read_snapshot, snapshot_bytes, write_atomically, writing
-from acclimate.methods.adapter import Adapter, check_settings, require
-from acclimate.methods.registry import find_method
+from acclimate.methods.adapter import Adapter, check_settings
+from acclimate.methods.registry import find_method, given_to
 from acclimate.methods.state import LARGEST_ID
 
 HEAD = ("class_vectors", "kinds")  # tensors of the head; the others are those of the parts of a state
 AnyAdapter = TypeVar("AnyAdapter", bound=Adapter)
 # The fields of the description of a state, and their types
-FIELDS = {"method": str, "settings": dict, "head": dict, "origin": str, "seen": dict, "frozen": bool, "notes": dict}
+FIELDS = {
+    "method": str,
+    "settings": dict,
+    "head": dict,
+    "origin": str,
+    "seen": dict,
+    "frozen": bool,
+    "encoder": str,  # its fingerprint, where a method needs the text tower
+    "notes": dict,
+}
 MAX_ORIGINS = 10_000  # streams that a state may have been merged of
 
 
@@ -62,21 +71,21 @@ def state_to_bytes(adapter: Adapter, notes: Mapping[str, Any] | None = None) -> 
         "origin": adapter.origin,
         "seen": seen,
         "frozen": adapter.frozen,
-        "encoder": getattr(adapter.text, "fingerprint", ""),  # fingerprint of the text tower, where a method needs it
+        "encoder": getattr(adapter.given.get("encoder"), "fingerprint", ""),
         "notes": dict(notes or {}),
     }
     check_description(description, "the state")  # what cannot be read again must not be written
     return snapshot_bytes(tensors, description)
 
 
-def load_state(path: str | os.PathLike[str], like: Adapter | None = None, text: Any = None) -> Adapter:
+def load_state(path: str | os.PathLike[str], like: Adapter | None = None, encoder: Any = None) -> Adapter:
     """Read an adapter from a file; it continues exactly where the saved one stood.
 
     Args:
         path: a file that `save_state` wrote.
         like: an adapter that the state must match: same method, settings and head. The loaded one lives where it lives;
             without it, on NumPy. Its class need not be registered.
-        text: the encoder, for methods that need its text tower; that of `like` if not given.
+        encoder: the model, for methods that need its text tower; that of `like` if not given.
 
     Raises:
         StateError: the file is not a state, is damaged, or does not match `like`; the message says what differs.
@@ -86,14 +95,14 @@ def load_state(path: str | os.PathLike[str], like: Adapter | None = None, text: 
         Traceback (most recent call last):
         acclimate.errors.StateError: no state file at nowhere.safetensors.
     """
-    return load_with_notes(path, like, text)[0]
+    return load_with_notes(path, like, encoder)[0]
 
 
 def load_with_notes(
-    path: str | os.PathLike[str], like: Adapter | None = None, text: Any = None
+    path: str | os.PathLike[str], like: Adapter | None = None, encoder: Any = None
 ) -> tuple[Adapter, dict[str, Any]]:
     """Read an adapter as `load_state` does, and the notes that were saved with it."""
-    return build_adapter(*read_snapshot(path), path, like, text)
+    return build_adapter(*read_snapshot(path), path, like, encoder)
 
 
 def state_from_bytes(content: bytes, like: Adapter | None = None) -> Adapter:
@@ -112,7 +121,7 @@ def build_adapter(
     description: Mapping[str, Any],
     what: object,
     like: Adapter | None = None,
-    text: Any = None,
+    encoder: Any = None,
 ) -> tuple[Adapter, dict[str, Any]]:
     """Make an adapter from the tensors and the description of a state file; see `load_state` for the rest."""
     head = read_head(tensors, description, what)
@@ -128,13 +137,12 @@ def build_adapter(
                 f"{what} does not match: {'; '.join(differences)}. Use a state of the same kind, or start a new one."
             )
         head = head.to(like.head.class_vectors)
-    text = (text or (like and like.text)) if "text" in method.needs else None
-    require(method, views=True, text=text is not None, labels=True)
-    fingerprints = {description.get("encoder"), getattr(text, "fingerprint", None)} - {None, ""}
+    given = given_to(method, encoder or (like and like.given.get("encoder")))
+    fingerprints = {description["encoder"], *(each.fingerprint for each in given.values())} - {""}
     if len(fingerprints) > 1:
         raise StateError(f"{what} was made with another model, and {name!r} needs that one; load it, or start anew.")
     try:
-        adapter = method(head, origin=description["origin"], text=text, **settings)
+        adapter = method(head, origin=description["origin"], **given, **settings)
     except InputError as error:
         raise StateError(f"{what} has settings that cannot be used: {error}") from error
     adapter.seen = dict(description["seen"])
@@ -156,9 +164,8 @@ def read_head(tensors: Mapping[str, Any], description: Mapping[str, Any], what: 
 
 def check_description(description: Mapping[str, Any], what: object) -> None:
     """Refuse a description with fields that are missing, unknown or out of bounds."""
-    kinds = FIELDS | {"encoder": str}  # older states have no encoder
-    wrong = [key for key, kind in kinds.items() if not isinstance(description.get(key, kind()), kind)]
-    wrong += sorted(FIELDS.keys() - description.keys()) + sorted(description.keys() - kinds.keys())
+    wrong = [key for key, kind in FIELDS.items() if not isinstance(description.get(key), kind)]
+    wrong += sorted(description.keys() - FIELDS.keys())
     if wrong:
         raise StateError(
             f"{what} is not a complete state: {wrong[0][:80]!r} is missing or wrong; it was damaged or edited."

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from acclimate.errors import AcclimateError, InputError, nearest
 from acclimate.evidence import Head
-from acclimate.methods.adapter import Adapter, check_settings
+from acclimate.methods.adapter import Adapter, check_settings, require
 
 DEFAULT_METHOD = "accord"
 REPLACED = {"halves": "accord"}  # removed methods, and what replaced them
@@ -151,13 +151,15 @@ def loaded_plugins() -> tuple[Path, ...]:
     return tuple(_PLUGINS)
 
 
-def create(name: str, head: Head, **settings: Any) -> Adapter:
+def create(name: str, head: Head, encoder: Any = None, origin: str = "", **settings: Any) -> Adapter:
     """Make an adapter by the name of its method.
 
     Args:
         name: the name of the method; see `list_methods`.
         head: the zero-shot classifier to start from.
-        **settings: settings of the method, and `origin` and `text` as for `Adapter`.
+        encoder: the model, for methods that need its text tower; others do not get it.
+        origin: name of the stream; see `Adapter`.
+        **settings: settings of the method.
 
     Examples:
         >>> import numpy as np
@@ -166,8 +168,14 @@ def create(name: str, head: Head, **settings: Any) -> Adapter:
         5
     """
     method = find_method(name)
-    check_settings(method, {key: value for key, value in settings.items() if key not in ("origin", "text")})
-    return method(head, **settings)
+    check_settings(method, settings)
+    return method(head, origin=origin, **given_to(method, encoder), **settings)
+
+
+def given_to(method: type[Adapter], encoder: Any) -> dict[str, Any]:
+    """Return the arguments of a method that are no settings: the encoder, if it needs a text tower."""
+    require(method, views=True, text=encoder is not None, labels=True)
+    return {"encoder": encoder} if "text" in method.needs else {}
 
 
 def _import_own(name: str) -> None:

@@ -48,7 +48,7 @@ class Learner:
     Args:
         file: the stream's file.
         limits: limits on the stream.
-        text: the encoder, for methods that need its text tower.
+        encoder: the model, for methods that need its text tower.
         guard: the guard of an earlier learner of this stream, which remembers what each client has taught.
 
     Attributes:
@@ -62,12 +62,12 @@ class Learner:
     """
 
     @noticing_damage()
-    def __init__(self, file: StreamFile, limits: Limits, text: Any = None, guard: Guard | None = None) -> None:
+    def __init__(self, file: StreamFile, limits: Limits, encoder: Any = None, guard: Guard | None = None) -> None:
         self.file = file
         self._limits = limits
-        self._text = text
+        self._encoder = encoder
         self.setup = StreamSetup(**file.about("stream")["setup"])
-        self.adapter, notes = file.load(text=text)
+        self.adapter, notes = file.load(encoder=encoder)
         self._caches = [part for part in self.adapter.parts.values() if isinstance(part, Cache)]
         known = {int(i): client for i, client in notes.get("clients", {}).items()}
         self.clients = dict.fromkeys(self._cached(), "") | known
@@ -248,7 +248,7 @@ class Learner:
         """
         if snapshot_id is None and not self.changes:
             snapshot_id = self.file.earlier_snapshot()
-        adapter, notes = self.file.load(snapshot_id, self._text)
+        adapter, notes = self.file.load(snapshot_id, self._encoder)
         self._replace(adapter, notes, "rollback", copy_of=notes)
         return int(notes["snapshot"])
 

@@ -172,7 +172,7 @@ class StreamFile:
         return dict(self._database.execute(COUNTS).fetchone())
 
     @noticing_damage()
-    def load(self, number: int | None = None, text: Any = None) -> tuple[Adapter, dict[str, Any]]:
+    def load(self, number: int | None = None, encoder: Any = None) -> tuple[Adapter, dict[str, Any]]:
         """Return the adapter and the notes of a snapshot, by default the newest; NotFoundError if it does not exist.
 
         The notes also say its `snapshot` (id), `branch`, `event` (the last that it contains) and `time`.
@@ -181,7 +181,7 @@ class StreamFile:
         row = self._database.execute(query, [number, number]).fetchone()
         if row is None:
             raise NotFoundError(f"there is no snapshot {number}; see the list of snapshots.")
-        adapter, notes = build_adapter(*parse_snapshot(row["state"]), "its state", text=text)
+        adapter, notes = build_adapter(*parse_snapshot(row["state"]), "its state", encoder=encoder)
         if tuple(row)[:3] != (notes["snapshot"], notes["branch"], notes["event"]):
             raise damaged("a snapshot has the number of another")
         return adapter, notes

@@ -21,7 +21,17 @@ from acclimate.encoders import Encoder
 from acclimate.errors import AcclimateError, InputError
 from acclimate.evidence import Head
 from acclimate.files import remove_leftovers, sync_folder
-from acclimate.methods import Adapter, Step, create, duplicate, find_method, list_methods, require, takes_kinds
+from acclimate.methods import (
+    Adapter,
+    Step,
+    check_settings,
+    create,
+    duplicate,
+    find_method,
+    list_methods,
+    require,
+    takes_kinds,
+)
 from acclimate.predict import Prediction, Predictions, refuse_none
 from acclimate.prompts import LearnedPrompts
 from acclimate.reading.batcher import Batcher
@@ -297,7 +307,7 @@ def check_setup(
             "`acclimate classify`."
         )
     require(method, views=setup.views > 1)
-    adapter = create(setup.method, Head(np.eye(2), logit_scale=1.0), **setup.settings)
+    adapter = create(setup.method, Head(np.eye(2), logit_scale=1.0), **check_settings(method, setup.settings))
     kept = sum(part.capacity for part in adapter.parts.values())
     if kept > limits.capacity:
         raise InputError(f"the settings keep {kept} samples per label; lower them to {limits.capacity} at most.")

@@ -20,15 +20,17 @@ LARGEST_SEED = 2**63  # PyTorch takes no larger ones
 class PromptMethod(Adapter):
     """An adapter that learns the vectors which stand in a prompt before the name of a class."""
 
+    encoder: Any
+
     @property
     def tower(self) -> Any:
         """The encoder's text tower; ModelError if it cannot take embeddings."""
-        if not hasattr(self.text, "text_tower"):
+        if not hasattr(self.encoder, "text_tower"):
             raise ModelError(
-                f"the method {self.name!r} needs a text tower that takes embeddings, which {type(self.text).__name__} "
-                "does not have; use a CLIP model of hf:, local: or open_clip:."
+                f"the method {self.name!r} needs a text tower that takes embeddings, which "
+                f"{type(self.encoder).__name__} does not have; use a CLIP model of hf:, local: or open_clip:."
             )
-        return self.text.text_tower()
+        return self.encoder.text_tower()
 
     def prompts(self, context: int) -> Any:
         """Return the prompts of the head's classes, each with room for a context of so many vectors."""
