@@ -118,6 +118,14 @@ def test_invalid_options_are_refused(command, photos, arguments, said):
     assert said in command("cluster", "classify", photos, *TASK, "--out", "out", *arguments, exit_code=2)
 
 
+def test_the_run_of_another_table_is_not_replaced(command, photos, here):
+    command("classify", photos, *TASK, "--out", "many.csv")
+    before = (here / "many.run" / "run.json").read_bytes()
+    for how, said in ((), "many.run is a run"), (["--resume"], "of many.csv"), (["--overwrite"], "of many.csv"):
+        assert said in command("cluster", "classify", photos, *TASK, "--out", "many", *how, exit_code=2)
+    assert (here / "many.run" / "run.json").read_bytes() == before
+
+
 def test_help_does_not_wait_for_ray():
     script = "import sys; from acclimate.cli import app; sys.exit('ray' in sys.modules or 'numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)

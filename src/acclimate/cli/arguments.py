@@ -216,9 +216,6 @@ Expand = Annotated[
     bool,
     typer.Option(help="Answer broad labels, such as 'mammal', through nouns below them.", rich_help_panel=ANSWERS),
 ]
-CheckpointEvery = Annotated[
-    float, typer.Option(help="Seconds between two checkpoints of --out.", min=0, rich_help_panel=OUTPUT)
-]
 
 # Clusters
 Address = Annotated[

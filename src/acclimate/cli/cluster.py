@@ -145,6 +145,7 @@ def classify(
             overwrite=overwrite,
             state=results.state,
         )
+        job.check_out()
         _classify(job, results, Pool(encoders, cpus, gpus), address)
 
 

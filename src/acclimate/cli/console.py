@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -138,9 +138,7 @@ def progress_bar(total: int | None, verb: str, things: str, shown: bool = True) 
 
 
 @contextmanager
-def stage_bars(
-    bar: Callable[[int, str, str], AbstractContextManager[Callable[..., None]]] = progress_bar,
-) -> Iterator[Callable[..., None]]:
+def stage_bars() -> Iterator[Callable[..., None]]:
     """Show a progress bar for each stage of a work, from its first call on.
 
     Yields a function to call with the stage, the things done since its last call, and their total; and optionally with
@@ -155,7 +153,7 @@ def stage_bars(
             if (stage, total) != current:
                 shown.close()
                 current = (stage, total)
-                advance = shown.enter_context(bar(total, stage, THINGS.get(stage, "steps")))
+                advance = shown.enter_context(progress_bar(total, stage, THINGS.get(stage, "steps")))
             advance(done, "", earlier)
 
         yield show
