@@ -142,6 +142,8 @@ class TipAdapter(FewShot):
             block = slice(start, start + len(evidence))
             truth = index(labels[block], logits)
             share = move(shares[block], logits)
+            rows = index(np.arange(len(evidence)), logits)
+            ahead = logits - logits[rows, truth][:, None]  # (n, K), how far a class is above the true one
             cosines = self.shots.keys @ evidence.features.T
             weights = xp.exp(betas[0] * cosines - betas[0])
             more = betas[1] - betas[0]
@@ -150,8 +152,15 @@ class TipAdapter(FewShot):
                 votes = xp.zeros(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
                 add_by_class(votes, weights, self.shots.layout)
                 votes *= self.vote_weights
-                answers = (xp.argmax(logits + alpha * votes.T, axis=-1) for alpha in alphas)
-                right[row] += to_host(xp.stack([xp.sum(share * (answer == truth)) for answer in answers]))
+                # A class is level with the true one at one alpha; these bound the alphas at which the true one wins.
+                gap = votes[truth, rows][:, None] - votes.T
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    level = ahead / gap
+                lowest = xp.max(xp.where(gap > 0, level, -xp.inf), axis=1)
+                highest = xp.min(xp.where(gap < 0, level, xp.inf), axis=1)
+                possible = xp.all((gap != 0) | (ahead <= 0), axis=1)
+                won = [possible & (lowest <= alpha) & (alpha <= highest) for alpha in alphas]
+                right[row] += to_host(xp.stack([xp.sum(share * each) for each in won]))
                 weights *= step
             progress(1)
         # Scores that differ by less than 1e-4 are equal.
