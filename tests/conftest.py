@@ -19,7 +19,7 @@ from hypothesis import settings
 import acclimate
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.methods import registry
-from acclimate.stream import write_stream
+from acclimate.stream import read_stream, write_stream
 
 settings.register_profile("acclimate", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("acclimate")
@@ -87,6 +87,21 @@ def pytest_runtest_protocol(item):
 def shared():
     """Return the folder of real data that may lie beside the project."""
     return Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def eurosat():
+    """Return the path of 500 real samples of CLIP with its own class vectors, which are part of the project."""
+    return Path(__file__).parent / "data" / "eurosat.safetensors"
+
+
+@pytest.fixture(params=["eurosat", "oxford_pets"])
+def clip_stream(request, shared, eurosat):
+    """Return a real stream of CLIP: that of the project, and a larger one where it lies beside the project."""
+    path = eurosat if request.param == "eurosat" else shared / "clip" / f"{request.param}.safetensors"
+    if not path.is_file():
+        pytest.skip(f"the features of CLIP are not on this machine ({path.name})")
+    return read_stream(path)
 
 
 @pytest.fixture(params=["numpy", "torch", "cuda"])

@@ -12,9 +12,10 @@ NAMES = ["imagenet", "caltech101", "oxford_pets", "ucf101", "eurosat", "fgvc_air
 SEEDS = 2
 
 
-@pytest.fixture(scope="module")
-def streams(shared):
-    paths = [shared / "clip" / f"{name}.safetensors" for name in NAMES]
+@pytest.fixture(scope="module", params=["project", "beside it"])
+def streams(request, shared, eurosat):
+    """Return the 500 samples that are part of the project, and the whole streams that may lie beside it."""
+    paths = [eurosat] if request.param == "project" else [shared / "clip" / f"{name}.safetensors" for name in NAMES]
     if not all(path.is_file() for path in paths):
         pytest.skip("the features of CLIP are not on this machine")
     return {path.stem: read_stream(path) for path in paths}
@@ -40,9 +41,9 @@ def whole(streams):
 
 
 def test_whole_streams_gain(whole):
-    _, online, refined = np.mean([[scores["acc1"] for scores in each] for each in whole.values()], axis=0)
-    assert online > 0.703
-    assert refined > 0.716
+    zero_shot, online, refined = np.mean([[scores["acc1"] for scores in each] for each in whole.values()], axis=0)
+    assert online > zero_shot + 0.0512
+    assert refined > zero_shot + 0.0642
 
 
 def test_no_whole_stream_loses(whole):
@@ -53,7 +54,7 @@ def test_no_whole_stream_loses(whole):
 
 def test_scores_stay_calibrated(whole):
     zero_shot, online, refined = np.mean([[scores["ece"] for scores in each] for each in whole.values()], axis=0)
-    assert online < zero_shot + 0.01
+    assert online < zero_shot + (0.01 if len(whole) > 1 else 0.03)  # of 500 samples it is not known better
     assert refined < zero_shot + 0.01
 
 

@@ -8,12 +8,13 @@ from acclimate import TDA, ZeroShot, read_stream
 from acclimate.arrays import to_host
 from acclimate.bench.prequential import Variant, compare
 
-NAMES = ["pacs", "cifar10", "caltech101", "oxford_pets", "ucf101", "eurosat"]
+NAMES = ["project", "pacs", "cifar10", "caltech101", "oxford_pets", "ucf101", "eurosat"]
 
 
 @pytest.fixture(params=NAMES)
-def real(request, shared):
-    path = shared / "streams" / f"{request.param}.safetensors"
+def real(request, shared, eurosat):
+    """Return 500 samples of CLIP that are part of the project, and the streams that may lie beside it."""
+    path = eurosat if request.param == "project" else shared / "streams" / f"{request.param}.safetensors"
     if not path.is_file():
         pytest.skip(f"the real streams are not on this machine ({path.name})")
     return read_stream(path), load_file(path)

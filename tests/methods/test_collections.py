@@ -1,7 +1,5 @@
 """The methods that answer a set: against dense float64 versions of their formulas, and as what they say they are."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,10 +11,8 @@ from acclimate.checks import LAWS, Trial
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.methods import collection, list_methods
-from acclimate.stream import read_stream
 from collections_reference import REFERENCES
 
-PETS = Path(__file__).parents[2].parent / "shared/clip/oxford_pets.safetensors"
 VALUES = {
     "stata": {
         "alpha": [0.5, 1.0, 10.0],
@@ -153,12 +149,11 @@ def test_settings_that_mean_nothing_are_refused(method, settings):
         create(method, example()[0], **settings)
 
 
-@pytest.mark.skipif(not PETS.exists(), reason="needs the features of real CLIP in ../shared")
 @methods
-def test_answers_on_real_features_equal_the_formula(method):
-    stream = read_stream(PETS)
-    features = np.asarray(stream.features[np.random.default_rng(0).permutation(len(stream))[:250]], np.float32)
-    head = stream.head
+def test_answers_on_real_features_equal_the_formula(clip_stream, method):
+    drawn = np.random.default_rng(0).permutation(len(clip_stream))[:250]
+    features = np.asarray(clip_stream.features[drawn], np.float32)
+    head = clip_stream.head
     exact = head.to(np.empty(0, np.float64)).observe(features.astype(np.float64))
     expected = REFERENCES[method](exact.features, exact_vectors(head), exact.logits).argmax(axis=1)
     assert (refine(create(method, head), features).argmax(axis=1) == expected).sum() >= 249

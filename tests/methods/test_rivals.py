@@ -1,13 +1,11 @@
 """The methods beside TDA against naive versions that follow the formulas (`rivals_reference`)."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import Head, create, merge_states, read_stream, refine
+from acclimate import Head, create, merge_states, refine
 from acclimate.arrays import to_host
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError, StateError
@@ -113,17 +111,13 @@ def test_dota_answers_nearly_as_with_one_covariance_per_class(classes, seed, ref
     [
         ("dota", PublishedDOTA, 72),
         ("free-tta", lambda *head: NaiveFreeTTA(*head, refresh=1), 76),
-        ("onzeta", lambda W, scale, bias: PublishedOnZeta(W, scale, samples=3669), 76),
+        ("onzeta", lambda W, scale, bias: PublishedOnZeta(W, scale, samples=50 * len(W)), 76),
         ("dmn", NaiveDMN, 80),
     ],
 )
-def test_answers_to_real_features_are_nearly_those_of_procedures_with_every_sample(shared, method, theirs, fewest):
-    path = shared / "clip" / "oxford_pets.safetensors"
-    if not path.exists():
-        pytest.skip("no features of CLIP beside the project")
-    stream = read_stream(path)
-    features = stream.features[np.random.default_rng(0).permutation(len(stream))[:80]]
-    head = stream.head
+def test_answers_to_real_features_are_nearly_those_of_procedures_with_every_sample(clip_stream, method, theirs, fewest):
+    features = clip_stream.features[np.random.default_rng(0).permutation(len(clip_stream))[:80]]
+    head = clip_stream.head
     expected = theirs(head.class_vectors, head.logit_scale, head.logit_bias).step(features)
     equal = create(method, head).step(features).argmax(axis=1) == expected.argmax(axis=1)
     assert equal.sum() >= fewest
@@ -171,16 +165,16 @@ def test_boosted_answers_are_the_formula_for_any_settings_and_any_cut(extra, set
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["oga", "sca", "bca"])
-def test_answers_to_real_features_are_those_of_the_authors_procedure(method):
-    path = Path(__file__).parents[3] / "shared/clip/oxford_pets.safetensors"
-    if not path.exists():
-        pytest.skip("the features of CLIP are not beside this checkout")
-    stream = read_stream(path)
-    features = stream.features[np.random.default_rng(0).permutation(len(stream))[:1000]]
-    answers = create(method, stream.head).step(features).argmax(axis=1)
-    expected = naive(method, stream.head).step(features).argmax(axis=1)
+def test_answers_to_real_features_are_those_of_the_authors_procedure(clip_stream, method):
+    features = clip_stream.features[np.random.default_rng(0).permutation(len(clip_stream))[:1000]]
+    answers = create(method, clip_stream.head).step(features).argmax(axis=1)
+    expected = naive(method, clip_stream.head).step(features).argmax(axis=1)
     equal = int((answers == expected).sum())
-    assert equal >= 999, f"{equal} of 1000 answers of {method!r} are those of the float64 version"
+    # Where rounding decides an answer, a method that learns from its own answers may give another one next, too.
+    assert equal >= {500: 498, 1000: 999}[len(features)], f"{equal} answers of {method!r} are those of float64"
+    exact = clip_stream.head.to(np.empty(0, np.float64))
+    answers = create(method, exact).step(features.astype(np.float64)).argmax(axis=1)
+    assert (answers == expected).all()
 
 
 @pytest.mark.parametrize("method", NAIVE)
