@@ -114,7 +114,7 @@ def _rows(clones: Clones, pair: Pair, name: str, shots: Shots, epochs: int, batc
     head, new_head = (
         build_head(pair.encoder, classes, f"{CONTEXT} {{}}.", cache=False) for classes in (CLASSES, NEW_CLASSES)
     )
-    settings = {"context": CONTEXT, "batch": batch, "seed": SEED, "text": pair.encoder}
+    settings = {"context": CONTEXT, "batch": batch, "seed": SEED, "encoder": pair.encoder}
     adapter = create(name.lower(), head, epochs=epochs, **settings)
     adapter.fit(shots.features, shots.labels)
     authors = Authors(clones, pair, name, epochs)

@@ -35,7 +35,7 @@ def _row(clones: Clones, pair: Pair, method: str, name: str, images: int, views:
     shown = _views(pair, head, images, views)
     theirs = _run(clones, method, pair, shown, **settings)
     encoded = np.stack([pair.encoder.encode_images(each) for each in shown])
-    ours = answer(method, head, encoded, text=pair.encoder)
+    ours = answer(method, head, encoded, encoder=pair.encoder)
     base = answer("zero-shot", head, encoded[:, 0])
     what = f"{RUN}, {images} undecided images in {views} views, AdamW, steps: {settings['tta_steps']}"
     return logits_row(f"{name}, {pair.name}", what, theirs, ours, base)
