@@ -79,7 +79,7 @@ def exact_row(system: str, compared: str, theirs: list[Any], ours: list[Any], de
     return Row(system, compared, 0.0, None, equal, len(theirs), deviation)
 
 
-def answer(method: str, head: Any, features: Any, batch: int = BATCH, encoder: Any = None, **settings: Any) -> HostArray:
+def answer(method: str, head: Any, features: Any, encoder: Any = None, **settings: Any) -> HostArray:
     """Return the logits (n, K) of a method for a stream of features, in batches."""
     adapter = create(method, head, encoder, **settings)
-    return np.concatenate([adapter.step(features[i : i + batch]) for i in range(0, len(features), batch)])
+    return np.concatenate([adapter.step(features[i : i + BATCH]) for i in range(0, len(features), BATCH)])
