@@ -9,6 +9,7 @@ CONTROL = ("Cc", "Zl", "Zp")  # Unicode categories: control characters and line 
 HALVES = ("Cs",)  # halves of characters, which cannot be written as UTF-8
 FORMAT = ("Cf",)  # marks without a shape of their own
 JOINERS = "\u200c\u200d"  # harmless format characters: Persian, Hindi and emoji are spelled with them
+COMPARED_NAMES = 200  # of more names, none is looked for that is near a wrong one
 LONGEST_TEXT = 4096  # characters of a name
 
 
@@ -137,7 +138,8 @@ def count(number: int, thing: str) -> str:
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return the end of an error message: the known words that are nearest to an unknown one."""
     known = list(known)
-    if near := get_close_matches(word[:100], known, n=3):  # the time grows with the length
+    few = known if len(known) <= COMPARED_NAMES else ()
+    if near := get_close_matches(word[:100], few, n=3):  # the time grows with the length of all of them
         return "did you mean " + " or ".join(repr(name) for name in near) + "?"
     more = f", ... (20 of {len(known)})" if len(known) > 20 else ""
     return f"there are: {', '.join(known[:20]) or 'none'}{more}."

@@ -166,6 +166,28 @@ def test_closing_stops_what_runs(decoder, prepare, monkeypatch):
             held.result(180)
 
 
+@pytest.mark.parametrize("kills", [1, 2])
+def test_an_image_whose_decoder_was_killed_from_outside_is_tried_once_more(decoder, prepare, monkeypatch, kills):
+    """A system that is short of memory kills the decoders of good images."""
+    ask = decoder._ask
+    left = [decoder._process] * kills
+
+    def ask_a_dying_process(task):
+        if left:
+            left.pop()
+            os.kill(decoder._process.pid, signal.SIGKILL)
+        return ask(task)
+
+    monkeypatch.setattr(decoder, "_ask", ask_a_dying_process)
+    if kills == 1:
+        assert decode(decoder, prepare)[0] == 60 * 48
+    else:
+        with pytest.raises(ImageError, match="crashed"):
+            decode(decoder, prepare)
+    assert not left
+    assert decode(decoder, prepare)[0] == 60 * 48
+
+
 def test_many_processes_start_and_decode_at_once(prepare):
     decoders = [Decoder(PIXELS) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:

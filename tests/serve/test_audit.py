@@ -33,7 +33,9 @@ def test_every_administrative_call_is_logged(client, pictures):
     remote.correct("new", answer["id"], "fox")
     remote.undo("new", answer["id"])
     remote.freeze("new")
+    remote.freeze("new")  # changes nothing, and leaves no line
     remote.freeze("new", False)
+    remote.change_labels("new")
     snapshot = remote.snapshot("new")
     remote.upload_state("new", remote.state("new"))
     remote.reset("new")

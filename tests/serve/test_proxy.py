@@ -65,8 +65,10 @@ def test_a_stream_is_created_used_and_deleted_through_the_proxy(client, pictures
     state = client.get("/v1/streams/first/state").content
     assert client.put("/v1/streams/first/state", content=state).status_code == 200
     assert client.delete("/v1/streams/first").status_code == 204
-    sent = client.get("/health/ready", headers={"X-Request-ID": "of-the-client"})
-    assert sent.headers["x-request-id"] == "of-the-client"
+    for path in ("/health/ready", "/page/style.css"):  # the second is cached
+        for name in ("of-the-client", "of-another"):
+            sent = client.get(path, headers={"X-Request-ID": name})
+            assert sent.headers.get_list("x-request-id") == [name]
 
 
 @pytest.mark.parametrize(

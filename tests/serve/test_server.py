@@ -262,6 +262,22 @@ def test_running_requests_are_finished_at_the_end(tiny_onnx, tmp_path, pictures)
 
 
 @pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="the limit is read from /proc")
+def test_running_out_of_file_handles_is_named_as_that(tiny_onnx, tmp_path):
+    """The streams that fit keep working; `ready` says what is short, and nobody is told to free disk space."""
+    with service(tiny_onnx, tmp_path / "state", handles=96) as (_, address), connected(address) as client:
+        assert client.get("/health/ready").status_code == 200
+        for number in range(60):
+            made = client.put(f"/v1/streams/shop-{number}", json={"labels": ["cat", "dog"]})
+            if made.status_code != 201:
+                break
+        assert made.status_code == 503, made.text
+        ready = client.get("/health/ready")
+        assert ready.status_code == 503
+        for answer in (made, ready):
+            assert "raise the limit on open files" in answer.json()["error"]["message"]
+        assert client.get("/v1/streams/shop-0").json()["samples_seen"] == 0
+
+
 def test_file_handles_are_raised(tiny_onnx, tmp_path):
     with running(tiny_onnx, tmp_path) as process:
         found = re.search(r"Max open files\s+(\d+)\s+(\d+)", Path(f"/proc/{process.pid}/limits").read_text())

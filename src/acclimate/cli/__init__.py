@@ -1,6 +1,7 @@
 """The command line. Commands import what they need when they run, so that --help is instant."""
 
 import os
+import signal
 import warnings
 from collections.abc import Callable
 
@@ -91,4 +92,7 @@ def main() -> None:
     # Read when NumPy is imported: threads of its BLAS that spin while they wait would occupy cores that encode images.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     warnings.showwarning = lambda message, *_, **__: say(f"note: {message}", err=True)  # one line each
-    app()
+    try:
+        app()
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends now; another Ctrl-C would only print a traceback

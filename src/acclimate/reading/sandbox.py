@@ -31,6 +31,7 @@ from acclimate.reading.walk import Preparer
 
 # File formats accepted from clients: common ones that Pillow decodes itself, without calling another program.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+KILLED = 9  # the signal of a kill from outside; limits of processor time have another
 NICENESS = 5  # the process that uses the images comes first
 BYTES_PER_PIXEL = 12  # memory limit of decoding, per pixel
 BASE_MEMORY_BYTES = 192 * 2**20  # memory limit beside the pixels: the file itself, views, code
@@ -86,9 +87,10 @@ class Decoder:
         self._pixels = pixels
         self._connection: Any = None
         self._process: Any = None
+        self._closed = False
         atexit.register(self.close)  # runs before multiprocessing waits for its children
 
-    def decode(self, task: DecodeTask) -> tuple[int, HostArray | None, bytes]:
+    def decode(self, task: DecodeTask, again: bool = True) -> tuple[int, HostArray | None, bytes]:
         """Decode an image unless it costs too much; one that takes too long counts as one of the largest cost.
 
         Returns:
@@ -96,7 +98,8 @@ class Decoder:
             decoded; and its thumbnail.
 
         Raises:
-            ImageError: the image cannot be decoded, or is one of the largest cost and takes too long.
+            ImageError: the image cannot be decoded, or is one of the largest cost and takes too long. A process that
+                somebody else has killed, as a system does that is short of memory, is replaced once before that.
             ModelError: the image cannot be prepared, or no process could be started.
         """
         self.start()
@@ -108,9 +111,14 @@ class Decoder:
             return self._ask(task)
         except (ImageError, ModelError):
             raise
-        except Exception:  # the process ended, or what it said makes no sense
+        except Exception as error:  # the process ended, or what it said makes no sense
+            if isinstance(error, (EOFError, ConnectionError)):
+                self._process.join(1)
+            killed = self._process.exitcode == -KILLED
             self._end()
             late = monotonic() >= began + task.seconds
+            if killed and again and not late and not self._closed:
+                return self.decode(task, again=False)
             if late and task.most < self._pixels:
                 return self._pixels, None, b""
             crashed = "cannot be read: its decoder crashed or ran out of memory"
@@ -138,6 +146,7 @@ class Decoder:
 
     def close(self) -> None:
         """End the process at once, whatever it does; a thread that waits for its answer gets an ImageError."""
+        self._closed = True
         atexit.unregister(self.close)
         with suppress(AttributeError):  # there is none
             self._process.kill()

@@ -1,7 +1,7 @@
 """A stream in memory: an adapter that learns, and who taught it; every change is an event in the stream's file."""
 
 from base64 import b64decode, b64encode
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -30,6 +30,8 @@ from acclimate.serve.schemas import GuardRules, ResultResponse, StreamSetup
 from acclimate.serve.storage import (
     ANSWERED,
     BATCH,
+    NEWEST,
+    REQUESTED,
     SUFFIX,
     Event,
     StreamFile,
@@ -38,6 +40,9 @@ from acclimate.serve.storage import (
     summary_of,
 )
 
+MAX_ANSWERED_AGAIN = 2000  # answers of which a second pass is made at once
+HEADER_FACTOR = 4  # header of an uploaded state <= factor * header of the stream's own + `HEADER_SLACK_BYTES`
+HEADER_SLACK_BYTES = 2**20
 LISTED_LABELS = 5  # labels that are kept of an answer
 NOTHING = np.empty(0, np.float32)  # features of an event that has none
 
@@ -94,7 +99,7 @@ class Learner:
         """The reason for a snapshot that should be taken now; "" for none."""
         if self.changes * self.setup.views >= self._limits.snapshot_samples:
             return "samples"
-        return "time" if self.changes and time() - self._snapshot_time > self._limits.snapshot_s else ""
+        return "time" if self.changes and abs(time() - self._snapshot_time) > self._limits.snapshot_s else ""
 
     def classify(
         self,
@@ -156,15 +161,16 @@ class Learner:
         """Return the answers to images after the sample `after`, in their order: the first ones, or the `newest`.
 
         They are those that led to the current state, as far back as they are kept. With `again`, each has the answer
-        of a second pass over all of them, `now`.
+        of a second pass over all of them, `now`; that is at most `MAX_ANSWERED_AGAIN` of them.
         """
+        step = -1 if newest else 1
         every = (
             row
-            for about, features in self.file.samples(ANSWERED, after)
-            for row in zip(about["answers"], features, about["thumbnails"] or repeat(None), strict=False)
+            for about, features in self.file.samples(NEWEST if newest else ANSWERED, after)
+            for row in [*zip(about["answers"], features, about["thumbnails"] or repeat(None), strict=False)][::step]
             if row[0]["id"] is None or row[0]["id"] > after
         )
-        rows = deque(every, limit) if newest else [*islice(every, limit)]
+        rows = [*islice(every, min(limit, MAX_ANSWERED_AGAIN) if again else limit)][::step]
         found = [answer | {"thumbnail": _data_url(picture) if thumbnails else None} for answer, _, picture in rows]
         if again and rows:
             now = answers_again(
@@ -193,10 +199,12 @@ class Learner:
             raise NotFoundError(f"there is no correction {correction}; see the list of corrections.")
         self._change("undo", "", {"id": correction}, NOTHING)
 
-    def set_frozen(self, frozen: bool) -> None:
-        """Stop learning and answer from what was learnt so far, or resume learning."""
-        if self.adapter.frozen != frozen:
+    def set_frozen(self, frozen: bool) -> bool:
+        """Stop learning and answer from what was learnt, or resume learning; returns False if it is so already."""
+        changes = self.adapter.frozen != frozen
+        if changes:
             self._change("frozen", "", {"frozen": frozen}, NOTHING)
+        return changes
 
     def corrections(self) -> list[dict[str, Any]]:
         """Return every correction: id, label, and thumbnail (a data URL, or None)."""
@@ -233,7 +241,7 @@ class Learner:
             "clients": dict(+taught),
         }
 
-    def snapshot(self, reason: str = "requested") -> int:
+    def snapshot(self, reason: str = REQUESTED) -> int:
         """Write a snapshot of the current state; returns its id, or that of the last one if it has this state."""
         if not self.changes:
             return int(self.file.snapshots()[-1]["id"])
@@ -261,7 +269,14 @@ class Learner:
         self._replace(adapter, {}, "reset")
 
     def continue_from(self, content: bytes) -> None:
-        """Continue from the content of a state file; StateError if it does not belong to such a stream."""
+        """Continue from the content of a state file; StateError if it does not belong to such a stream.
+
+        A header that is far larger than the stream's own is not parsed: that takes far more memory than it has bytes.
+        """
+        own = state_to_bytes(self.adapter)
+        header_bytes, own_bytes = (int.from_bytes(each[:8], "little") for each in (content, own))
+        if header_bytes > HEADER_FACTOR * own_bytes + HEADER_SLACK_BYTES:
+            raise StateError("the header of the state is far larger than that of a state of this stream; use another.")
         adapter = state_from_bytes(content, like=self.adapter)
         adapter.origin = self.file.path.name.removesuffix(SUFFIX)
         if adapter.next_id > LARGEST_ID // 2 or len({*adapter.seen, adapter.origin}) > MAX_ORIGINS:
@@ -273,6 +288,8 @@ class Learner:
     def changed_labels(self, add: Sequence[str], remove: Sequence[str]) -> tuple[tuple[str, ...], Head]:
         """Return the labels after a change, cleaned, and the head before it; InputError if they cannot be used."""
         head = self.adapter.head
+        if len(remove) > len(head):
+            raise InputError(f"the stream has {len(head)} labels, and {len(remove)} cannot be removed; send fewer.")
         kept = head.remove(remove).class_names if remove else head.class_names
         labels = self._limits.check_labels([*kept, *add], self.setup.templates)
         if self.setup.reject:

@@ -267,6 +267,8 @@ async def _audit_request(audit: AuditLog, scope: Scope, status: int) -> None:
     changes = scope["method"] in getattr(route, "methods", ()) and scope["method"] not in SAFE_METHODS
     if not changes or route.path.endswith("/classify") or status == 403 or not manages:
         return
+    if not state["details"].pop("changed", True):
+        return
     outcome = "done" if status < 400 else state["error"]
     fields = {**_subject(scope), **state["details"], "status": status, "request_id": state["request_id"]}
     refused = 400 <= status < 499

@@ -12,6 +12,7 @@ from acclimate.methods.state import LARGEST_ID
 from acclimate.serve import schemas
 from acclimate.serve.http_errors import ExistsError, NotFoundError
 from acclimate.serve.security import Action, Caller
+from acclimate.serve.storage import REQUESTED
 from acclimate.serve.stream import Stream
 from acclimate.serve.streams import Streams
 from acclimate.serve.uploads import BINARY, BODY, JSON, RAW, described, json_body, read_images
@@ -55,7 +56,7 @@ def stream_to(action: Action) -> Any:
 
     async def find(name: StreamName, streams: AllStreams, caller: Sender) -> Stream:
         authorize(caller, action, name)
-        return await streams.get(name)
+        return await streams.get(name, caller.name)
 
     return Depends(find)
 
@@ -136,7 +137,7 @@ async def describe_stream(stream: Annotated[Stream, stream_to("classify")]) -> d
 async def delete_stream(name: StreamName, streams: AllStreams, caller: Sender) -> None:
     """Delete a stream, its snapshots and everything it has learnt. Needs `manage`."""
     authorize(caller, "manage", name)
-    await streams.delete(name)
+    await streams.delete(name, caller.name)
 
 
 @router.post("/{name}/classify", openapi_extra={"requestBody": BODY}, response_model=schemas.ClassifiedResponse)
@@ -157,7 +158,7 @@ async def classify_images(
     authorize(caller, "classify", name)
     images, names, options = await read_images(request, streams.limits)
     try:
-        stream = await streams.get(name)
+        stream = await streams.get(name, caller.name)
     except NotFoundError:
         stream = await create_by_images(streams, name, images, names, caller.name)
     options = {"adapt": adapt, "top_k": top_k, "unsure": unsure} | options
@@ -178,20 +179,20 @@ async def create_by_images(
     That is found out by encoding them, without views; the stream encodes them again, as any others.
     """
     if streams.defaults is None:
-        return await streams.get(name)
+        return await streams.get(name, client)
     streams.limits.check_images(len(images), streams.defaults.get("views", 1))
     try:
         streams.check_room(name, client)
         await asyncio.wrap_future(streams.batcher.submit(images, names=names, client=client))
         return await streams.create_default(name, client)
     except ExistsError:  # another request was first
-        return await streams.get(name)
+        return await streams.get(name, client)
 
 
 @router.post("/{name}/reset", response_model=schemas.DescriptionResponse)
-async def reset_stream(stream: Managed) -> dict[str, Any]:
+async def reset_stream(stream: Managed, caller: Sender) -> dict[str, Any]:
     """Forget everything learnt; the snapshots remain. Needs `manage`."""
-    await stream.reset()
+    await stream.reset(client=caller.name)
     return stream.describe()
 
 
@@ -202,32 +203,33 @@ async def reset_stream(stream: Managed) -> dict[str, Any]:
     response_model=schemas.DescriptionResponse,
 )
 @router.post("/{name}/freeze", response_model=schemas.DescriptionResponse)
-async def freeze_stream(stream: Managed, request: Request) -> dict[str, Any]:
+async def freeze_stream(stream: Managed, request: Request, caller: Sender, details: Details) -> dict[str, Any]:
     """Stop learning, and answer from what was learnt so far. Needs `manage`."""
-    await stream.set_frozen(request.scope["route"].name == "freeze_stream")
+    details["changed"] = await stream.set_frozen(request.scope["route"].name == "freeze_stream", client=caller.name)
     return stream.describe()
 
 
 @router.get("/{name}/snapshots", response_model=dict[Literal["snapshots"], list[schemas.SnapshotResponse]])
-async def list_snapshots(stream: Managed) -> dict[str, Any]:
+async def list_snapshots(stream: Managed, caller: Sender) -> dict[str, Any]:
     """List the snapshots, newest first. Needs `manage`."""
-    return {"snapshots": (await stream.snapshots())[::-1]}
+    return {"snapshots": (await stream.snapshots(client=caller.name))[::-1]}
 
 
 @router.post("/{name}/snapshot")
-async def take_snapshot(stream: Managed) -> dict[str, int]:
+async def take_snapshot(stream: Managed, caller: Sender) -> dict[str, int]:
     """Write a snapshot of the current state, to roll back to; returns its id. Needs `manage`."""
-    return {"snapshot": await stream.snapshot()}
+    return {"snapshot": await stream.snapshot(f"{REQUESTED} by {caller.name}", client=caller.name)}
 
 
 @router.post("/{name}/rollback", openapi_extra=described(schemas.RollbackRequest, required=False))
 async def roll_back(
     stream: Managed,
+    caller: Sender,
     details: Details,
     body: Annotated[schemas.RollbackRequest, json_body(schemas.RollbackRequest, required=False)],
 ) -> dict[str, int]:
     """Go back to a snapshot, including its labels; returns its id. Needs `manage`."""
-    details["snapshot"] = await stream.rollback(body.snapshot)
+    details["snapshot"] = await stream.rollback(body.snapshot, client=caller.name)
     return {"snapshot": details["snapshot"]}
 
 
@@ -241,19 +243,19 @@ async def change_labels(
     details: Details,
 ) -> dict[str, Any]:
     """Add and remove labels; what was learnt about the others is kept. Needs `manage`."""
-    details |= body.model_dump()
+    details |= body.model_dump() | {"changed": bool(body.add or body.remove)}
     await stream.change_labels(body.add, body.remove, caller.name)
     return stream.describe()
 
 
 @router.get("/{name}/state", response_class=Response, responses={200: STATE})
-async def download_state(stream: Managed) -> Response:
+async def download_state(stream: Managed, caller: Sender) -> Response:
     """Download what was learnt as a state file, for `acclimate classify --state` and `acclimate state`.
 
     Needs `manage`.
     """
     return Response(
-        await stream.state_bytes(),
+        await stream.state_bytes(client=caller.name),
         media_type=RAW,
         headers={"Content-Disposition": f'attachment; filename="{stream.name}.safetensors"'},
     )
@@ -264,11 +266,11 @@ async def download_state(stream: Managed) -> Response:
     openapi_extra={"requestBody": {"required": True, **STATE}},
     response_model=schemas.DescriptionResponse,
 )
-async def upload_state(stream: Managed, request: Request, details: Details) -> dict[str, Any]:
+async def upload_state(stream: Managed, request: Request, caller: Sender, details: Details) -> dict[str, Any]:
     """Continue from a state file; it must have the same model, labels, prompts, method and settings. Needs `manage`."""
     content = await request.body()
     details["bytes"] = len(content)
-    await stream.continue_from(content)
+    await stream.continue_from(content, client=caller.name)
     return stream.describe()
 
 
@@ -282,7 +284,7 @@ async def list_entries(
     ] = False,
 ) -> Response:
     """List every cache entry with its label, entropy, id and sender. Needs `manage`."""
-    return await long_answer(streams, caller, entries=await stream.caches(thumbnails))
+    return await long_answer(streams, caller, entries=await stream.caches(thumbnails, client=caller.name))
 
 
 @router.get("/{name}/learnt", response_model=schemas.LearntResponse)
@@ -291,7 +293,7 @@ async def describe_learnt(stream: Managed, streams: AllStreams, caller: Sender) 
 
     Needs `manage`.
     """
-    return await long_answer(streams, caller, **await stream.learnt())
+    return await long_answer(streams, caller, **await stream.learnt(client=caller.name))
 
 
 @router.get("/{name}/answers", response_model=dict[Literal["answers"], list[schemas.ListedAnswerResponse]])
@@ -303,7 +305,7 @@ async def list_answers(
     limit: Annotated[int, Query(ge=1, le=10_000, description="Largest number of answers.")] = 1000,
     newest: Annotated[bool, Query(description="The newest answers, not the first ones after the id.")] = False,
     again: Annotated[
-        bool, Query(description="Answer all of them again from everything learnt: a second pass.")
+        bool, Query(description="Answer them again from everything learnt, at most 2000 of them: a second pass.")
     ] = False,
     thumbnails: Annotated[
         bool, Query(description="Include thumbnails as data URLs, if the stream keeps them.")
@@ -313,7 +315,9 @@ async def list_answers(
 
     Images that were classified with `adapt=false` are not among them.
     """
-    return await long_answer(streams, caller, answers=await stream.answers(after, limit, newest, again, thumbnails))
+    return await long_answer(
+        streams, caller, answers=await stream.answers(after, limit, newest, again, thumbnails, client=caller.name)
+    )
 
 
 @router.post(
@@ -340,13 +344,13 @@ async def correct(
 @router.get("/{name}/corrections", response_model=dict[Literal["corrections"], list[schemas.CorrectionResponse]])
 async def list_corrections(stream: Managed, streams: AllStreams, caller: Sender) -> Response:
     """List the corrections. Needs `manage`."""
-    return await long_answer(streams, caller, corrections=await stream.corrections())
+    return await long_answer(streams, caller, corrections=await stream.corrections(client=caller.name))
 
 
 @router.delete("/{name}/corrections/{correction}", status_code=204)
 async def undo_correction(
-    stream: Managed, correction: Annotated[int, Path(ge=0, le=LARGEST_ID)], details: Details
+    stream: Managed, correction: Annotated[int, Path(ge=0, le=LARGEST_ID)], caller: Sender, details: Details
 ) -> None:
     """Undo a correction: its image does not count for any label any more. Needs `manage`."""
     details["id"] = correction
-    await stream.undo(correction)
+    await stream.undo(correction, client=caller.name)

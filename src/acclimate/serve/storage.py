@@ -6,9 +6,11 @@ current state can be found. What the state depends on is in values with a checks
 itself does not notice a changed byte; the columns beside them are for queries.
 """
 
+import os
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from math import inf
 from pathlib import Path
 from time import time
 from typing import Any, NamedTuple
@@ -24,6 +26,9 @@ from acclimate.methods.persist import build_adapter
 from acclimate.serve.http_errors import NotFoundError, StorageError, UnusableError
 from acclimate.serve.limits import Limits
 
+SPARE_FILES = 8  # files that must be free for a stream and a request
+DAY_S = 86_400  # seconds
+REQUESTED = "requested"  # how the reason of a snapshot begins that a client has asked for
 QUERY_ERROR = 1  # code of SQLite for a query that does not fit the tables
 SUFFIX = ".sqlite"
 TEMPORARY = ".new-"  # how names of files begin that are being written
@@ -56,6 +61,8 @@ ANSWERED = """
 SELECT body, id AS event, branch, 0 AS part FROM events WHERE kind = 'samples' AND first_id + samples - 1 > :id
 UNION ALL SELECT body, event, branch, id AS part FROM unlearnt WHERE first_id > :id ORDER BY event, part
 """
+# The same, latest first
+NEWEST = ANSWERED.replace("event, part", "event DESC, part DESC")
 # The branches that lead to a branch, each with the last of its events that counts
 LINEAGE = """
 WITH RECURSIVE line(branch, last) AS (
@@ -129,6 +136,7 @@ class StreamFile:
         path: the file.
         limits: limits on the history that is kept.
         check: True to look for damage of the database in itself.
+        room: returns the bytes that the file may have at most at the moment.
 
     Attributes:
         branch: the current branch.
@@ -137,12 +145,16 @@ class StreamFile:
     """
 
     @noticing_damage()
-    def __init__(self, path: Path, limits: Limits, check: bool = False) -> None:
+    def __init__(
+        self, path: Path, limits: Limits, check: bool = False, room: Callable[[], float] = lambda: inf
+    ) -> None:
         self.path = path
         self._limits = limits
+        self._room = room
         self.branch = self.last_event = 0
         self.stale = False
         self._database = _connect(path)
+        self._inode = _inode(path)
         numbers = [
             self._database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
         ]
@@ -161,7 +173,7 @@ class StreamFile:
 
     def set_about(self, key: str, values: Mapping[str, Any]) -> None:
         """Store JSON values under a key."""
-        self._insert("about", key, snapshot_bytes({}, values))
+        self._insert("about", key, snapshot_bytes({}, values), replacing=True)
 
     def summary(self) -> dict[str, Any]:
         """Return what `summary_of` gives and `counts`, without loading the state."""
@@ -202,8 +214,10 @@ class StreamFile:
     def transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
         """Do everything in the context or nothing; it is on the disk at the end. StorageError if that fails."""
         try:
-            if not self.path.exists():
-                raise sqlite3.OperationalError("it was removed")
+            if (found := _inode(self.path)) != self._inode:
+                # SQLite's log lies beside the path; what is left in it would be taken for that of the new file.
+                self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                raise sqlite3.OperationalError("it was replaced" if found else "it was removed")
             self._database.execute(f"BEGIN {kind}")
             yield
             self._database.execute("COMMIT")
@@ -213,7 +227,8 @@ class StreamFile:
                 self._database.execute("ROLLBACK")
             if isinstance(error, sqlite3.Error):
                 raise StorageError(
-                    f"the stream's file cannot be written ({error}); free some disk space, or restore the file."
+                    f"the stream's file cannot be written ({error}); {lacking_files() or 'free some disk space'}, or "
+                    "restore the file."
                 ) from error
             raise
 
@@ -250,33 +265,50 @@ class StreamFile:
             copy_of: the notes of the snapshot that a rollback goes back to, whose events lead to the state.
             branches: True if the state does not continue the events before it: it starts a branch.
         """
-        number = 1 + (self._database.execute("SELECT max(id) FROM snapshots").fetchone()[0] or 0)
+        found = self._database.execute("SELECT id, time, reason, length(state) AS size FROM snapshots ORDER BY id")
+        snapshots = found.fetchall()
+        number = 1 + (snapshots[-1]["id"] if snapshots else 0)
+        now = max(time(), *(each["time"] for each in snapshots), 0.0)  # the clock may have gone back
         if branches:
             self.branch = number
         if copy_of is not None:
             self._insert("branches", number, copy_of["branch"], copy_of["event"])
-        place = {"snapshot": number, "branch": self.branch, "event": self.last_event, "time": time()}
+        place = {"snapshot": number, "branch": self.branch, "event": self.last_event, "time": now}
         state = state_to_bytes(adapter, {**notes, **place})
+        self._trim(snapshots, now, len(state))
         self._insert("snapshots", *place.values(), reason, adapter.samples_seen, copy_of and copy_of["snapshot"], state)
         self.set_about("summary", summary_of(adapter))
-        self._trim()
+        self._database.execute(f"DELETE FROM events WHERE id <= ({FORGOTTEN})", [self._limits.history_bytes])
+        self._database.execute("DELETE FROM branches WHERE fork < (SELECT min(id) FROM events)")
         return number
 
-    def _trim(self) -> None:
-        """Remove what is too much of the history, all of which the newest snapshot contains.
+    def _trim(self, snapshots: list[Any], now: float, added: int) -> None:
+        """Remove the snapshots for which there is no place beside another one of this size, which contains them all.
 
-        The newest and the oldest snapshot stay. Of the others the one goes whose neighbours are closest by the ratio of
-        their ages, so that some are left of the last minutes, hours, days and weeks, however many are taken.
+        The one goes whose neighbours are closest by the ratio of their ages, so that some are left of the last minutes,
+        hours, days and weeks, however many are taken. The oldest stays, the newest that is a day old, and the newest
+        that each client has asked for, unless the file has no room for them.
         """
-        found = self._database.execute("SELECT id, time, length(state) FROM snapshots ORDER BY id").fetchall()
-        now = time()
-        limits = self._limits
-        while len(found) > max(2, 0 if sum(each[2] for each in found) > limits.snapshot_bytes else limits.history):
-            ages = [1.0 + max(0.0, now - each["time"]) for each in found]
-            index = min(range(1, len(found) - 1), key=lambda i: ages[i - 1] / ages[i + 1])
-            self._database.execute("DELETE FROM snapshots WHERE id = ?", [found.pop(index)["id"]])
-        self._database.execute(f"DELETE FROM events WHERE id <= ({FORGOTTEN})", [limits.history_bytes])
-        self._database.execute("DELETE FROM branches WHERE fork < (SELECT min(id) FROM events)")
+        asked = {each["reason"]: each["id"] for each in snapshots if each["reason"].startswith(REQUESTED)}
+        old = [each["id"] for each in snapshots if each["time"] <= now - DAY_S]
+        stay = {*asked.values(), *old[:1], *old[-1:], *(each["id"] for each in snapshots[:1])}
+        others = self.file_bytes - sum(each["size"] for each in snapshots)
+        while snapshots:
+            size = sum(each["size"] for each in snapshots) + added
+            many = len(snapshots) >= self._limits.history or size > self._limits.snapshot_bytes
+            loose = [i for i, each in enumerate(snapshots) if each["id"] not in stay]
+            if not (many and loose) and others + size <= self._room():
+                return
+            ages = [inf, *(1.0 + now - each["time"] for each in snapshots), 1.0]
+            gone = min(loose or range(len(snapshots)), key=lambda i: ages[i] / ages[i + 2])
+            self._database.execute("DELETE FROM snapshots WHERE id = ?", [snapshots.pop(gone)["id"]])
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of the database in bytes, less what is free in it."""
+        names = ("page_count", "freelist_count", "page_size")
+        count, free, size = (self._database.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
+        return int((count - free) * size)
 
     def snapshots(self) -> list[dict[str, Any]]:
         """Return the snapshots, oldest first: id, time, reason, samples_seen."""
@@ -292,7 +324,8 @@ class StreamFile:
     def samples(self, query: str = LEARNT, sample_id: int = -1) -> Iterator[Event]:
         """Yield the batches of samples that led to the current state, as far back as they are kept, latest first.
 
-        `ANSWERED` as the query yields all after a sample, also those that nothing was learnt from, in their order.
+        `ANSWERED` and `NEWEST` as the query yield all after a sample, also those that nothing was learnt from, in their
+        order or latest first.
         """
         last = dict(map(tuple, self._database.execute(LINEAGE, [self.branch])))
         rows = self._database.execute(query, {"id": sample_id})
@@ -307,7 +340,7 @@ class StreamFile:
         """Raise StorageError if there is no room for another snapshot, or a megabyte."""
         for size in (max(2**20, self.counts()["state_bytes"]), 0):
             with self.transaction():
-                self._insert("about", "probe", bytes(size))
+                self._insert("about", "probe", bytes(size), replacing=True)
 
     def checkpoint(self) -> int:
         """Move what was written into the database itself; returns its length in bytes.
@@ -321,8 +354,29 @@ class StreamFile:
         """Close the file; a thread may do so that has not opened it."""
         self._database.close()
 
-    def _insert(self, table: str, *row: Any) -> None:
-        self._database.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+    def _insert(self, table: str, *row: Any, replacing: bool = False) -> None:
+        """Insert a row; unless it is for `replacing`, one that another process has written with this id is an error."""
+        how = "INSERT OR REPLACE" if replacing else "INSERT"
+        self._database.execute(f"{how} INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
+
+def lacking_files() -> str:
+    """Return what to do if this process may hardly open another file; "" if it may."""
+    try:
+        with ExitStack() as opened:
+            for _ in range(SPARE_FILES):
+                opened.enter_context(open(os.devnull))
+    except OSError as error:
+        return f"{reason(error)}: raise the limit on open files (`ulimit -n`, `LimitNOFILE`), or delete streams"
+    return ""
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    """Return what identifies the file at a path, whatever its name; None if there is none."""
+    with suppress(OSError):
+        found = path.stat()
+        return found.st_dev, found.st_ino
+    return None
 
 
 def write_file(path: Path, about: Mapping[str, Any], adapter: Adapter, limits: Limits) -> None:
@@ -334,7 +388,9 @@ def write_file(path: Path, about: Mapping[str, Any], adapter: Adapter, limits: L
             file.set_about("stream", about)
             file.add_snapshot(adapter, {}, "created", branches=True)
     except (StorageError, sqlite3.Error) as error:
-        raise StorageError(f"the stream could not be written ({error}); free some disk space.") from error
+        raise StorageError(
+            f"the stream could not be written ({error}); {lacking_files() or 'free some disk space'}."
+        ) from error
 
 
 def remove_file(path: Path) -> None:
@@ -353,7 +409,7 @@ def list_files(folder: Path) -> list[Path]:
 
 
 def claim_folder(folder: Path) -> Any:
-    """Create the folder of a service and lock it for this process, where that is possible; returns a file to close.
+    """Create the folder of a service and lock it for this process, where that is possible; returns what to close.
 
     InputError is raised if another service uses it, or for a folder of a version of acclimate before 1.0.
     """
@@ -366,18 +422,20 @@ def claim_folder(folder: Path) -> Any:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is learnt from images is private
         (folder / "streams").mkdir(exist_ok=True)
         sync_folder(folder)
-        file = open(folder / "lock", "a")  # noqa: SIM115 (held until the service ends)
     except OSError as error:
         raise InputError(f"cannot store streams in {folder}: {reason(error)}.") from error
+    held = ExitStack()
     with suppress(ImportError):
         import fcntl
 
+        folder_handle = os.open(folder, os.O_RDONLY)  # not a file in it, which somebody could remove
+        held.callback(os.close, folder_handle)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(folder_handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            file.close()
+            held.close()
             raise InputError(f"another service uses {folder}; stop it, or use another folder for this one.") from error
-    return file
+    return held
 
 
 def summary_of(adapter: Adapter) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """A stream: images from one source, classified in order by an adapter of its own that survives restarts."""
 
 import asyncio
+import ctypes
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
@@ -27,18 +28,23 @@ from acclimate.serve.schemas import StreamSetup
 from acclimate.serve.storage import SUFFIX, StreamFile, noticing_damage, remove_file, summary_of
 from acclimate.serve.texts import Texts
 
+LOADED_FACTOR = 4  # memory of a loaded stream = factor * bytes of its state
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
 
 
 def in_turn(
-    method: Callable[Concatenate[Learner, Options], Result],
-) -> Callable[Concatenate["Stream", Options], Awaitable[Result]]:
-    """Return the method of a stream that calls this one of its learner, in its turn."""
+    method: Callable[Concatenate[Learner, Options], Result], copies: bool = False
+) -> Callable[..., Awaitable[Result]]:
+    """Return the method of a stream that calls this one of its learner, in its turn, on behalf of a `client`.
+
+    Those that make a copy of the state have threads of their own, as they take much memory.
+    """
 
     @wraps(method)
-    async def call(stream: "Stream", /, *arguments: Options.args, **options: Options.kwargs) -> Result:
-        return await stream.call(lambda: method(stream.learner, *arguments, **options), bounded=True)
+    async def call(stream: "Stream", /, *arguments: Any, client: str = "", **options: Any) -> Result:
+        pool = stream.copying if copies else None
+        return await stream.call(lambda: method(stream.learner, *arguments, **options), client, bounded=True, pool=pool)
 
     return call
 
@@ -58,11 +64,20 @@ class Stream:
         broken: the reason why its file cannot be used; None if it can.
         degraded: the reason why what is learnt cannot be written at the moment; None if it can.
         file_bytes: the size of its file.
+        copying: threads for what makes a copy of the state: one of a client at a time.
         used: when it was last asked for, on the clock `monotonic`.
     """
 
     def __init__(
-        self, path: Path, limits: Limits, batcher: Batcher, texts: Texts, pool: FairPool, metrics: Metrics
+        self,
+        path: Path,
+        limits: Limits,
+        batcher: Batcher,
+        texts: Texts,
+        pool: FairPool,
+        copying: FairPool,
+        metrics: Metrics,
+        room: Callable[["Stream"], float],
     ) -> None:
         self.name = path.name.removesuffix(SUFFIX)
         self.limits = limits
@@ -75,6 +90,8 @@ class Stream:
         self._batcher = batcher
         self._texts = texts
         self._pool = pool
+        self.copying = copying
+        self._room = room
         self._metrics = metrics
         self._turn = asyncio.Lock()
         self._waiting = 0  # bounded calls that wait or work
@@ -104,8 +121,8 @@ class Stream:
 
     @property
     def loaded_bytes(self) -> int:
-        """The size of its state in memory; 0 if it is not loaded."""
-        return 0 if self._learner is None else self._summary["state_bytes"]
+        """The memory that its state takes; 0 if it is not loaded."""
+        return 0 if self._learner is None else LOADED_FACTOR * self._summary["state_bytes"]
 
     def describe(self) -> dict[str, Any]:
         """Return the stream as JSON values, as of the last call that ended; only `broken` if it cannot be used."""
@@ -121,11 +138,11 @@ class Stream:
             "broken": None,
         }
 
-    async def load(self) -> None:
+    async def load(self, client: str = "") -> None:
         """Load the state, unless it is; UnusableError if the file cannot be used."""
         self.used = monotonic()
         if self._learner is None:
-            await self.call(lambda: None)
+            await self.call(lambda: None, client)
 
     async def classify(
         self,
@@ -148,7 +165,7 @@ class Stream:
         if top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}.")
         negatives = await self._texts.negatives() if self.setup.reject else None
-        await self.load()
+        await self.load(client)
         encoded = self._encode(images, names, client)
         self._received += len(images)
         unsure = self.setup.unsure if unsure is None else unsure
@@ -163,7 +180,7 @@ class Stream:
         NotFoundError is raised if no image with this id is known (any more), and InputError if there is no such label,
         or there are too many corrections.
         """
-        await self.load()
+        await self.load(client)
         encoded = None if image is None else self._encode([image], (), client)
         return await self.call(
             lambda *found: self.learner.correct(label, sample_id, client, *found), client, encoded, bounded=True
@@ -171,10 +188,12 @@ class Stream:
 
     async def change_labels(self, add: Sequence[str] = (), remove: Sequence[str] = (), client: str = "") -> None:
         """Remove labels with what was learnt about them, then add labels; either all of it happens or nothing."""
+        if not add and not remove:
+            return
         labels, known = await self.call(lambda: self.learner.changed_labels(add, remove), client, bounded=True)
         setup = self.setup
         head = await self._texts.head(labels, setup.templates, client, expand=setup.expand, known=known)
-        if not await self.call(lambda: self.learner.put_labels(add, remove, head), client, bounded=True):
+        if not await self._put_labels(add, remove, head, client=client):
             await self.change_labels(add, remove, client)  # somebody else has changed them meanwhile
 
     undo = in_turn(Learner.undo)
@@ -182,15 +201,16 @@ class Stream:
     corrections = in_turn(Learner.corrections)
     caches = in_turn(Learner.caches)
     learnt = in_turn(Learner.learnt)
-    snapshot = in_turn(Learner.snapshot)
-    rollback = in_turn(Learner.rollback)
-    reset = in_turn(Learner.reset)
-    continue_from = in_turn(Learner.continue_from)
+    snapshot = in_turn(Learner.snapshot, copies=True)
+    rollback = in_turn(Learner.rollback, copies=True)
+    reset = in_turn(Learner.reset, copies=True)
+    continue_from = in_turn(Learner.continue_from, copies=True)
+    _put_labels = in_turn(Learner.put_labels, copies=True)
     answers = in_turn(Learner.answers)
     # The snapshots that `rollback` accepts, oldest first.
     snapshots = in_turn(lambda learner: learner.file.snapshots())
     # What was learnt, as the content of a state file; without clients and thumbnails.
-    state_bytes = in_turn(lambda learner: state_to_bytes(learner.adapter))
+    state_bytes = in_turn(lambda learner: state_to_bytes(learner.adapter), copies=True)
 
     async def tick(self) -> None:
         """Do periodic work: try a disk that was full, take a snapshot if one is due, move changes into the database."""
@@ -199,15 +219,21 @@ class Stream:
             self._try_disk()
             if reason := self.learner.snapshot_due:
                 self.learner.snapshot(reason)
-            self.file_bytes = self.learner.file.checkpoint()
+            self.learner.file.checkpoint()
 
         if self._learner is not None:
             await self.call(work)
 
     async def unload(self) -> None:
         """Free the memory of the state until the next call, unless it is in use."""
+
+        def work() -> None:
+            self._close()
+            with suppress(OSError, AttributeError):  # other systems than Linux have none
+                ctypes.CDLL(None).malloc_trim(0)  # else it stays with this process
+
         if not self._turn.locked():
-            await self.call(self._close, loads=False)
+            await self.call(work, loads=False)
 
     async def close(self) -> None:
         """Write a snapshot of what was learnt, and accept no more calls."""
@@ -222,7 +248,7 @@ class Stream:
 
         await self.call(work, loads=False)
 
-    async def delete(self, deleted: Callable[[], Any] = lambda: None) -> None:
+    async def delete(self, deleted: Callable[[], Any] = lambda: None, client: str = "") -> None:
         """Delete the stream and its file, then call `deleted`; after a StorageError the stream goes on as before."""
 
         def work() -> None:
@@ -234,7 +260,7 @@ class Stream:
             self._gone = True
             deleted()
 
-        await self.call(work, loads=False)
+        await self.call(work, client, loads=False)
 
     async def call(
         self,
@@ -244,10 +270,12 @@ class Stream:
         *,
         loads: bool = True,
         bounded: bool = False,
+        pool: FairPool | None = None,
     ) -> Result:
         """Do work in a thread when it is its turn, with the images that it needs, and with the state if it `loads`.
 
-        The turn ends with the work, whoever waits for it. BusyError if too many calls wait that are `bounded`.
+        The thread is of this pool, or of that which most calls share. The turn ends with the work, whoever waits for
+        it. BusyError if too many calls wait that are `bounded`.
         """
         self._waiting += bounded
         try:
@@ -259,8 +287,8 @@ class Stream:
             except BaseException:
                 self._turn.release()
                 raise
-            sender = client or f"/{self.name}"  # calls of nobody in particular count as the stream's own
-            return await self._pool.run(sender, lambda: self._do(work, arguments, loads), self._turn.release)
+            sender = client or f"/{self.name}"  # periodic work counts as the stream's own
+            return await (pool or self._pool).run(sender, lambda: self._do(work, arguments, loads), self._turn.release)
         finally:
             self._waiting -= bounded
             if encoded is not None:
@@ -287,7 +315,7 @@ class Stream:
             return
         if self.broken is None:
             try:
-                file = self._learner.file if self._learner else StreamFile(self._path, self.limits, check=True)
+                file = self._learner.file if self._learner else self._open()
                 self._learner = Learner(file, self.limits, self._batcher.encoder, self._guard)
             except UnusableError as error:
                 self.broken = str(error)
@@ -302,6 +330,10 @@ class Stream:
         if self._learner is not None:
             self._load()
             self._summary = summary_of(self.learner.adapter) | self.learner.file.counts()
+            self.file_bytes = self.learner.file.file_bytes
+
+    def _open(self) -> StreamFile:
+        return StreamFile(self._path, self.limits, check=True, room=lambda: self._room(self))
 
     def _close(self) -> None:
         if self._learner is not None:

@@ -41,7 +41,7 @@ from acclimate.serve.logs import AuditLog, logger
 from acclimate.serve.prometheus import Metrics
 from acclimate.serve.queues import FairPool
 from acclimate.serve.schemas import NAME_PATTERN, NAME_RULE, StreamSetup
-from acclimate.serve.storage import SUFFIX, TEMPORARY, claim_folder, list_files, remove_file, write_file
+from acclimate.serve.storage import SUFFIX, TEMPORARY, claim_folder, lacking_files, list_files, remove_file, write_file
 from acclimate.serve.stream import Stream
 from acclimate.serve.texts import Texts
 
@@ -98,8 +98,16 @@ class Streams:
         self.unsaved: dict[str, str] = {}
         self._closed = False
         self._placing = Lock()
+        self._copying = FairPool("acclimate-copy", 2, self.limits.queue)  # of a client, one is at work
         self._open = partial(
-            Stream, limits=self.limits, batcher=self.batcher, texts=self.texts, pool=self.pool, metrics=self.metrics
+            Stream,
+            limits=self.limits,
+            batcher=self.batcher,
+            texts=self.texts,
+            pool=self.pool,
+            copying=self._copying,
+            metrics=self.metrics,
+            room=self._room,
         )
         self._streams = {
             stream.name: stream for stream in map(self._open, list_files(self._folder)) if NAME.fullmatch(stream.name)
@@ -124,7 +132,7 @@ class Streams:
             await self.texts.negatives()  # encoded once per model, which may take longer than a request
         start = fitted or await self.texts.head(names, setup.templates, client, expand=setup.expand)
         await self.pool.run(client, partial(self._create, name, setup, client, start))
-        return await self.get(name)
+        return await self.get(name, client)
 
     async def create_default(self, name: str, client: str) -> Stream:
         """Create a stream with the `defaults`, for a client's first images; the audit log says so."""
@@ -134,7 +142,7 @@ class Streams:
         )
         return stream
 
-    async def get(self, name: str) -> Stream:
+    async def get(self, name: str, client: str = "") -> Stream:
         """Find a stream by name, loaded; NotFoundError if there is none, UnusableError if its file cannot be used.
 
         Others are unloaded if memory is short.
@@ -143,7 +151,7 @@ class Streams:
         if stream is None:
             raise NotFoundError(f"there is no stream {name[:80]!r}; create it first.")
         loaded = stream.loaded_bytes
-        await stream.load()
+        await stream.load(client)
         if not loaded:
             await self._unload()
         return stream
@@ -164,17 +172,19 @@ class Streams:
         """Describe every stream; for those that cannot be used, only `name` and `broken`."""
         return sorted((stream.describe() for stream in self._all()), key=lambda each: str(each["name"]))
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, client: str = "") -> None:
         """Finish the stream's waiting calls, then remove it and its file; NotFoundError if there is none."""
         stream = self._streams.get(name)
         if stream is None:
             raise NotFoundError(f"there is no stream {name[:80]!r} to delete.")
-        await stream.delete(lambda: self._streams.pop(name, None))
+        await stream.delete(lambda: self._streams.pop(name, None), client)
 
     def readiness(self) -> str | None:
         """Return the reason why images are not accepted, or what is learnt cannot be written; None if all is well."""
         if self.batcher.full:
             return "the queue is full; try again in a moment."
+        if lacking := lacking_files():
+            return lacking
         degraded = [stream.degraded for stream in self._all() if stream.degraded]
         return f"degraded streams: {len(degraded)}; they answer, but {degraded[0]}" if degraded else None
 
@@ -225,6 +235,7 @@ class Streams:
             if why := stream.degraded or (error and repr(error)):
                 self.unsaved[stream.name] = str(why)
         await self.texts.pool.close()
+        await self._copying.close()
         await self.pool.close()
         self._lock_file.close()
 
@@ -245,6 +256,13 @@ class Streams:
                 f"the streams of {client!r} take the maximum of {self.limits.client_bytes} bytes for one client; "
                 "delete one first, or have the service started with larger `client_bytes` in its [limits]."
             )
+
+    def _room(self, stream: Stream) -> float:
+        """Return the bytes that the file of a stream may have, beside the other streams that its client has made."""
+        if not stream.client:
+            return inf
+        others = (each for each in self._all() if each.client == stream.client and each is not stream)
+        return self.limits.client_bytes - sum(each.file_bytes for each in others)
 
     def _all(self) -> list[Stream]:
         return list(self._streams.values())

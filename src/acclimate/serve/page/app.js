@@ -105,8 +105,9 @@ const FEW_ANSWERS = 2000; // with small pictures, and answered again after each 
 /** Read the answers that are not here yet. */
 async function remember() {
   const { name, thumbnails, answered } = stream;
-  const query = { after: answers.lastId, newest: true, limit: thumbnails ? FEW_ANSWERS : MOST, thumbnails };
-  const listed = await readAnswers({ ...query, again: answers.lastId < 0 && (tally.again || stream.corrections > 0) });
+  const query = { after: answers.lastId, newest: true, thumbnails };
+  const again = answers.lastId < 0 && (tally.again || stream.corrections > 0);
+  const listed = await readAnswers({ ...query, again, limit: thumbnails || again ? FEW_ANSWERS : MOST });
   if (stream?.name !== name) return;
   remembered = answered;
   answers.remember(listed, truthOf);
@@ -122,17 +123,17 @@ async function readAnswers(query) {
   }
 }
 
-/** Answer all images again from everything learnt, a second pass; returns a sentence about it. */
+/** Answer the newest images again from everything learnt, a second pass; returns a sentence about it. */
 async function answerAgain() {
   const { name } = stream;
-  const listed = await readAnswers({ newest: true, limit: MOST, again: true });
+  const listed = await readAnswers({ newest: true, limit: FEW_ANSWERS, again: true });
   if (stream?.name !== name) return "";
   tally.again = true;
   const others = answers.renew(listed);
   await showLearnt();
   const { of, now, before } = answers.score;
   const right = of ? ` By their folders, ${now} of ${of.toLocaleString("en")} are right now; ${before} were when they came.` : "";
-  return `All images were answered again from everything learnt: ${many(others, "answer")} changed.${right}`;
+  return `${many(listed.length, "image")} answered again from everything learnt: ${many(others, "answer")} changed.${right}`;
 }
 
 const plain = (text) => text.toLowerCase().replaceAll("_", " ");
