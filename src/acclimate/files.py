@@ -32,6 +32,9 @@ MAX_LIST = 256 * 2**20  # bytes of a list of images
 # What makes a spreadsheet calculate, behind any number of the marks that `to_cell` puts before it.
 # The last four are the same signs in full width.
 FORMULA = re.compile(r"((?:'|\./)*)(?:[\t\r\n]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
+# Separators that a spreadsheet may guess, with a formula behind them, or with marks and a formula
+SEPARATED = re.compile(r"([;,\t|])(?='* *[=+\-@\uff1d\uff0b\uff0d\uff20])")
+MARKED = re.compile(r"([;,\t|])'(?='* *[=+\-@\uff1d\uff0b\uff0d\uff20])")
 NUMBER = re.compile(r"\s*[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?\s*")
 
 
@@ -311,10 +314,13 @@ def separator_of(header: str) -> str:
 def to_cell(text: str, path: bool = False) -> str:
     """Return the text as a cell: with an apostrophe, or `./` before a relative path, where it would be a formula.
 
+    So would be what follows a separator, if a program takes another one than that of the file.
+
     Examples:
-        >>> to_cell("=HYPERLINK(1)"), to_cell("-2+3.jpg", path=True), to_cell("-2.5"), to_cell("a-b")
-        ("'=HYPERLINK(1)", './-2+3.jpg', '-2.5', 'a-b')
+        >>> to_cell("=HYPERLINK(1)"), to_cell("-2+3.jpg", path=True), to_cell("-2.5"), to_cell("a-b"), to_cell("a;=1")
+        ("'=HYPERLINK(1)", './-2+3.jpg', '-2.5', 'a-b', "a;'=1")
     """
+    text = SEPARATED.sub(r"\1'", text)
     return ("./" if path else "'") + text if _marks(text) is not None else text
 
 
@@ -325,7 +331,8 @@ def from_cell(cell: str) -> str:
         >>> from_cell("'=HYPERLINK(1)"), from_cell("./-2+3.jpg"), from_cell("'quoted'"), from_cell("./a.jpg")
         ('=HYPERLINK(1)', '-2+3.jpg', "'quoted'", './a.jpg')
     """
-    return re.sub(r"^(?:'|\./)", "", cell) if _marks(cell) else cell
+    text = re.sub(r"^(?:'|\./)", "", cell) if _marks(cell) else cell
+    return MARKED.sub(r"\1", text)
 
 
 def _marks(text: str) -> str | None:

@@ -184,3 +184,71 @@ def test_incomplete_results_are_not_sorted(tmp_path):
     Table(tmp_path / "r.csv", 1).begin()
     with pytest.raises(InputError, match="is incomplete; complete it"):
         sort_images(tmp_path / "r.csv", tmp_path / "sorted")
+
+
+@pytest.mark.parametrize("how", ["copy", "link", "move"])
+def test_a_file_that_appears_meanwhile_is_not_replaced(results, tmp_path, how, monkeypatch):
+    """Somebody else writes the very name, after the results say where the image goes."""
+    planted = tmp_path / "sorted" / "cat" / "1.jpg"
+
+    def write_and_plant(path, records):
+        write_results(path, records)
+        if not planted.exists():
+            planted.parent.mkdir(parents=True)
+            planted.write_bytes(b"of somebody else")
+
+    monkeypatch.setattr(sorting, "write_results", write_and_plant)
+    with pytest.raises(RunError, match="1 of 4 images could not be sorted"):
+        sort_images(results, tmp_path / "sorted", how)
+    assert planted.read_bytes() == b"of somebody else"
+    assert (tmp_path / "photos/a/1.jpg").read_bytes() == b"image 0"
+    assert sort_images(results, tmp_path / "sorted", how) == {"cat": 2, "AC_DC": 1, "unsure": 1}
+    assert planted.read_bytes() == b"of somebody else"
+    assert sorted(files_below(tmp_path / "sorted").values()) == [
+        *(f"image {i}".encode() for i in range(4)),
+        b"of somebody else",
+    ]
+    assert unsort_images(results) == (4, [])
+    assert files_below(tmp_path / "sorted") == {"cat/1.jpg": b"of somebody else"}
+
+
+def test_moving_works_where_there_are_no_hard_links(results, tmp_path, monkeypatch):
+    def refuse(*arguments, **options):
+        raise PermissionError("no hard links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    before = files_below(tmp_path / "photos")
+    sort_images(results, tmp_path / "sorted", "move")
+    assert len(files_below(tmp_path / "sorted")) == 4
+    assert unsort_images(results) == (4, [])
+    assert files_below(tmp_path / "photos") == before
+
+
+@pytest.mark.parametrize("how", ["copy", "link", "move"])
+def test_a_link_in_the_place_of_a_subfolder_is_not_followed(results, tmp_path, how):
+    (tmp_path / "private").mkdir()
+    (tmp_path / "sorted").mkdir()
+    (tmp_path / "sorted" / "cat").symlink_to(tmp_path / "private")
+    with pytest.raises(RunError, match=r"2 of 4 images could not be sorted.* its folder is a symbolic link"):
+        sort_images(results, tmp_path / "sorted", how)
+    assert not list((tmp_path / "private").iterdir())
+
+
+def test_a_member_of_an_archive_is_never_a_file_on_the_disk(tmp_path, monkeypatch):
+    """Its name leads to a file of the user if a folder has the name of the archive and a colon."""
+    monkeypatch.chdir(tmp_path)
+    private = tmp_path / "private" / "diary.webp"
+    private.parent.mkdir()
+    private.write_bytes(b"private")
+    (tmp_path / "x.tar").write_bytes(b"a tar file")
+    (tmp_path / "x.tar::a").mkdir()
+    (tmp_path / "a::b.webp").write_bytes(b"a file with such a name")
+    answer = Answer("cat", 0.9)
+    names = ["x.tar::a/../private/diary.webp", "a::b.webp"]
+    assert Path(names[0]).read_bytes() == b"private"
+    found = [Prediction(i, (answer,), answer, name=name, online=answer) for i, name in enumerate(names)]
+    output = Table(tmp_path / "results.csv", 1)
+    output.write([found])
+    assert sort_images(output.path, tmp_path / "sorted", "move") == {"cat": 1}
+    assert private.read_bytes() == b"private"
+    assert files_below(tmp_path / "sorted") == {"cat/a::b.webp": b"a file with such a name"}

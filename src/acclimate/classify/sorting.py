@@ -6,6 +6,7 @@ same call does what is left.
 """
 
 import filecmp
+import os
 import re
 import shutil
 from collections import Counter
@@ -13,11 +14,11 @@ from collections.abc import Collection
 from contextlib import suppress
 from glob import escape
 from pathlib import Path
+from secrets import token_hex
 from typing import Literal
 
 from acclimate.classify.table import read_results, write_results
 from acclimate.errors import InputError, RunError, reason
-from acclimate.files import write_atomically
 from acclimate.predict import is_true
 
 UNSURE = "unsure"  # folder of the answers that are unsure
@@ -28,27 +29,31 @@ def sort_images(results: Path, folder: Path, how: Literal["copy", "link", "move"
 
     Corrected images go to the subfolder of their correct label, other unsure answers to "unsure". Images that could not
     be read, or are not files of their own (frames of a video, members of an archive), stay where they are. No file is
-    ever replaced.
+    ever replaced, and no symbolic link among the subfolders is followed.
     """
     records = read_results(results)
     taken = {record["sorted_to"].casefold() for record in records if record["sorted_to"]}
     unsure = UNSURE if UNSURE not in {record["label"] for record in records} else f"{UNSURE}_"
     readable = [record for record in records if not record["error"]]
-    planned = [record for record in readable if record["sorted_to"] or Path(record["file"]).is_file()]
-    for record in (each for each in planned if not each["sorted_to"]):
+    planned = [record for record in readable if record["sorted_to"] or _is_image_file(record["file"])]
+    new = [record for record in planned if not record["sorted_to"]]
+    for record in new:
         group = unsure if is_true(record["unsure"]) else folder_name(record["label"])
         group = folder_name(record["correct_label"]) if record["correct_label"] else group
         record["sorted_to"] = _free(folder / group / Path(record["file"]).name, taken)
         taken.add(record["sorted_to"].casefold())  # some disks take upper and lower case as the same
     write_results(results, records)
+    planned_now = {record["sorted_to"] for record in new}
     counts: Counter[str] = Counter()
     failed = []
     for record in planned:
         source = Path(record["file"])
         target = Path(record["sorted_to"])
         try:
+            if target.parent.is_symlink():
+                raise OSError("its folder is a symbolic link")
             target.parent.mkdir(parents=True, exist_ok=True)
-            if target.exists() or target.is_symlink():
+            if record["sorted_to"] not in planned_now and (target.exists() or target.is_symlink()):
                 pass  # it was done before
             elif how == "move":
                 _move(source, target)
@@ -59,7 +64,10 @@ def sort_images(results: Path, folder: Path, how: Literal["copy", "link", "move"
             counts[target.parent.name] += 1
         except OSError as error:
             failed.append(f"{record['file']} to {target}: {reason(error)}")
+            if isinstance(error, FileExistsError):
+                record["sorted_to"] = None  # it gets another name next time
     if failed:
+        write_results(results, records)
         other = " Links are not possible everywhere, copies are." if how == "link" else ""
         raise RunError(
             f"{len(failed)} of {len(planned)} images could not be sorted. The first is {failed[0]}.{other} Sort again "
@@ -123,6 +131,12 @@ def folder_name(label: str) -> str:
     return f"{name}_" if not name or re.fullmatch(reserved, name, re.IGNORECASE) else name
 
 
+def _is_image_file(name: str) -> bool:
+    """Return True for the name of a file, and False for a member of an archive, `x.tar::a/b.jpg`, or a frame."""
+    archive, _, member = name.partition("::")
+    return Path(name).is_file() and not (member and Path(archive).is_file())
+
+
 def _put_elsewhere(target: Path, source: Path, placed: Collection[Path]) -> Path:
     """Return where an image of another folder beside that of a target is that can only be this one; else the target."""
     if target.exists() or target.is_symlink():
@@ -162,7 +176,9 @@ def _move(source: Path, target: Path) -> None:
         source.unlink()
         return
     try:
-        source.rename(target)
+        _place(source, target)
+    except FileExistsError:
+        raise
     except OSError:  # another file system
         _copy(source, target)
         source.unlink()
@@ -170,5 +186,23 @@ def _move(source: Path, target: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     """Copy a file with its times; the target is there whole or not at all."""
-    write_atomically(target, source.read_bytes())
-    shutil.copystat(source, target)
+    made = target.with_name(f".{token_hex(8)}.new")
+    try:
+        shutil.copy2(source, made)
+        _place(made, target)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def _place(source: Path, target: Path) -> None:
+    """Give a file another name on its file system; FileExistsError if there is something of that name."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError:  # some file systems have no hard links
+        if target.exists() or target.is_symlink():
+            raise FileExistsError(f"{target} has appeared meanwhile") from None
+        source.rename(target)
+        return
+    source.unlink()
