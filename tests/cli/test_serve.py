@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 
 import httpx
@@ -57,6 +58,17 @@ def test_it_can_be_stopped_as_soon_as_it_says_that_it_serves(tiny_onnx, tmp_path
         client.process.send_signal(number)
         assert client.process.wait(180) == 0
     assert read_log(tmp_path)[-1]["message"] == "stopped; all states are saved"
+
+
+def test_a_storm_of_interrupts_prints_no_traceback(tiny_onnx, tmp_path):
+    with running(tmp_path, "--model", f"onnx:{tiny_onnx}", "--labels", LABELS) as client:
+        client.put("/v1/streams/shop-1", json={})
+        while client.process.poll() is None:
+            client.process.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+        assert client.process.returncode == 0
+    assert "Traceback" not in (tmp_path / "log").read_text()
+    assert read_log(tmp_path)[-1]["message"].startswith("stopped")
 
 
 def test_from_the_first_image_to_the_next_start(tiny_onnx, photos, tmp_path):

@@ -48,10 +48,8 @@ CREATE TABLE snapshots (
     copy_of INTEGER, state BLOB
 );
 CREATE TABLE branches (id INTEGER PRIMARY KEY, parent INTEGER, fork INTEGER);
-"""
-# Batches that nothing was learnt from; the id is the bytes of all bodies up to it, and `event` the last event before it
-UNLEARNT = """
-CREATE TABLE IF NOT EXISTS unlearnt (id INTEGER PRIMARY KEY, branch INTEGER, event INTEGER, first_id INTEGER, body BLOB)
+-- Batches that nothing was learnt from; the id is the bytes of all bodies up to it, `event` the last event before it
+CREATE TABLE unlearnt (id INTEGER PRIMARY KEY, branch INTEGER, event INTEGER, first_id INTEGER, body BLOB);
 """
 LEARNT = "SELECT body, id AS event, branch FROM events WHERE kind = 'samples' ORDER BY id DESC"
 # The batch with a sample
@@ -154,7 +152,7 @@ class StreamFile:
         self.branch = self.last_event = 0
         self.stale = False
         self._database = _connect(path)
-        self._inode = _inode(path)
+        self._inode = path.stat().st_ino
         numbers = [
             self._database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
         ]
@@ -163,7 +161,6 @@ class StreamFile:
             raise UnusableError(
                 "its file is not that of a stream of this version of acclimate; restore a backup, or delete the stream."
             )
-        self._database.execute(UNLEARNT)
         if check and (found := self._database.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise damaged(found)
 
@@ -214,10 +211,11 @@ class StreamFile:
     def transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
         """Do everything in the context or nothing; it is on the disk at the end. StorageError if that fails."""
         try:
-            if (found := _inode(self.path)) != self._inode:
-                # SQLite's log lies beside the path; what is left in it would be taken for that of the new file.
-                self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-                raise sqlite3.OperationalError("it was replaced" if found else "it was removed")
+            if not self.path.exists():
+                raise sqlite3.OperationalError("it was removed")
+            if self.path.stat().st_ino != self._inode:
+                self.checkpoint()  # SQLite would take a log that lies beside the new file for that of the new file
+                raise sqlite3.OperationalError("it was replaced")
             self._database.execute(f"BEGIN {kind}")
             yield
             self._database.execute("COMMIT")
@@ -235,8 +233,8 @@ class StreamFile:
     def add(self, event: Event) -> None:
         """Append an event, and count its answers; samples of which none was learnt are kept beside the events."""
         if answers := event.about.get("answers"):
-            self._database.execute(ADD_COUNT, ["answered", len(answers)])
-            self._database.execute(ADD_COUNT, ["changed", sum(each["changed"] for each in answers)])
+            counts = {"answered": len(answers), "changed": sum(each["changed"] for each in answers)}
+            self._database.executemany(ADD_COUNT, counts.items())
         if event.about.get("samples") == 0:
             body = snapshot_bytes({"features": event.features}, event.about)
             (size,) = self._database.execute("SELECT coalesce(max(id), 0) + ? FROM unlearnt", [len(body)]).fetchone()
@@ -342,13 +340,12 @@ class StreamFile:
             with self.transaction():
                 self._insert("about", "probe", bytes(size), replacing=True)
 
-    def checkpoint(self) -> int:
-        """Move what was written into the database itself; returns its length in bytes.
+    def checkpoint(self) -> None:
+        """Move what was written into the database itself.
 
         Until then it is in SQLite's log beside it, of which SQLite ignores a damaged end without a word.
         """
         self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        return self.path.stat().st_size
 
     def close(self) -> None:
         """Close the file; a thread may do so that has not opened it."""
@@ -369,14 +366,6 @@ def lacking_files() -> str:
     except OSError as error:
         return f"{reason(error)}: raise the limit on open files (`ulimit -n`, `LimitNOFILE`), or delete streams"
     return ""
-
-
-def _inode(path: Path) -> tuple[int, int] | None:
-    """Return what identifies the file at a path, whatever its name; None if there is none."""
-    with suppress(OSError):
-        found = path.stat()
-        return found.st_dev, found.st_ino
-    return None
 
 
 def write_file(path: Path, about: Mapping[str, Any], adapter: Adapter, limits: Limits) -> None:
