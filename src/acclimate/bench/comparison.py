@@ -155,7 +155,7 @@ def deviations(result: Score) -> dict[str, tuple[str, str]]:
     if dataset is None:
         return {}
     row = row_of(result.method, dataset)
-    kind = result.views_kind or row.views_kind  # results of old versions do not name the kind
+    kind = result.views_kind or row.views_kind  # not every feature file names the kind
     pairs = {
         "Prompts": (result.prompts, row.prompts),
         "Views": (views_text(result.views, kind), views_text(dataset.views_of(row.views), row.views_kind)),

@@ -89,7 +89,7 @@ def trained_on(shots: int) -> str:
 def usual_row(method: str) -> Variant:
     """Return how a method without a row in the paper is measured: as TDA, but with the views or training it needs."""
     known = list_methods().get(method)
-    if known is None:  # the result of another version is shown
+    if known is None:  # the result of a plugin that is not loaded is shown
         return Variant("zero-shot", settings_name="paper")
     if known.kind == "few-shot":
         return Variant(

@@ -23,7 +23,6 @@ from acclimate.evidence import Head
 from acclimate.methods.adapter import Adapter, check_settings, require
 
 DEFAULT_METHOD = "accord"
-REPLACED = {"halves": "accord"}  # removed methods, and what replaced them
 PACKAGE = "acclimate.methods"  # name of this package, and of the group of entry points
 ROOMS = tuple(f"{PACKAGE}.{room}" for room in ("paper", "own", "rivals"))
 AnyAdapter = TypeVar("AnyAdapter", bound=type[Adapter])
@@ -91,8 +90,6 @@ def find_class(name: str) -> type[Adapter] | None:
 def find_method(name: str) -> type[Adapter]:
     """Return the method of that name; only its own module or package is imported."""
     _import_own(name)
-    if name in REPLACED and name not in _REGISTRY:
-        raise InputError(f"{name!r} was replaced by {REPLACED[name]!r}, which cannot read its states; start a new one.")
     if name not in _REGISTRY:
         entry = next(iter(entry_points(group=PACKAGE, name=name)), None)
         if entry is None:
