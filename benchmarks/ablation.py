@@ -88,7 +88,7 @@ def equal_weights(self: Accord, figures: Figures, beliefs: Sequence[int]) -> lis
 
 def untempered(self: Accord) -> None:
     """Compute everything, and then answer at temperature 1."""
-    Accord.derive(self)
+    Accord.recompute(self)
     if self.parameters is not None:
         self.parameters = self.parameters._replace(beta=1.0)
 
@@ -138,7 +138,7 @@ change(PARTS, "no chain", _likeness=lambda self, figures: 0.0)
 change(
     PARTS,
     "temperature of the answer fixed at 1",
-    derive=untempered,
+    recompute=untempered,
     _round=lambda self, *arguments: Accord._round(self, *arguments)._replace(beta=1.0),
 )
 change(PARTS, AGAIN + "a sample judged with itself", _model=learning(Selfish))

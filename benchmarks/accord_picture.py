@@ -16,7 +16,6 @@ import numpy as np
 from acclimate import Accord, read_stream
 from acclimate.bench.orders import stream_order
 from acclimate.bench.plots import BLUE, GREEN, GREY, RED, check_picture, pyplot
-from acclimate.methods import refine
 from acclimate.stream import FeatureStream
 
 BELIEFS = {"even": BLUE, "seen": RED}  # the order is that of the method
@@ -34,7 +33,7 @@ def curves(stream: FeatureStream, order: np.ndarray) -> dict[str, np.ndarray]:
     found: dict[str, list[float]] = {}
     start = 0
     while start < len(order):
-        end = min(accord.settles_at(start), len(order))
+        end = min(accord.next_flush(start), len(order))
         evidence = head.observe(features[start:end])
         values = {"at": (start + end) / 2}
         if accord.parameters is not None:
@@ -45,7 +44,7 @@ def curves(stream: FeatureStream, order: np.ndarray) -> dict[str, np.ndarray]:
             for name, value in values.items():
                 found.setdefault(name, []).append(float(value))
         start = end
-    again = refine(accord, features).argmax(axis=1) == labels
+    again = accord.second_pass(features).argmax(axis=1) == labels
     found["second pass"] = [float(again.mean() - zero_shot.mean())] * len(found["at"])
     return {name: np.array(each) for name, each in found.items()}
 

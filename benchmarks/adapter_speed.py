@@ -16,7 +16,7 @@ from time import perf_counter
 
 import numpy as np
 
-from acclimate import TDA, Accord, Adapter, Head, refine
+from acclimate import TDA, Accord, Adapter, Head
 from acclimate.arrays import device as device_of
 from acclimate.arrays import namespace, softmax_and_entropy, to_host
 
@@ -126,7 +126,7 @@ def whole_stream(adapters: dict[str, Adapter], stream, finish: Callable[[], None
 def time_second_pass(adapter: Adapter, stream, finish: Callable[[], None]) -> float:
     """Return the seconds of the second pass over a stream that the adapter has seen."""
     began = perf_counter()
-    refine(adapter, stream)
+    adapter.second_pass(stream)
     finish()
     return perf_counter() - began
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from acclimate import create, read_stream, refine
+from acclimate import create, read_stream
 from acclimate.arrays import softmax_and_entropy
 from acclimate.bench.orders import stream_order
 from acclimate.bench.plots import BLUE, GREEN, GREY, check_picture, pyplot
@@ -68,7 +68,7 @@ def ask(
     def answers(taught: Adapter) -> np.ndarray:
         if question == "online":
             return duplicate(taught).step(features[shown:]).argmax(axis=1) == labels[shown:]
-        return refine(taught, features).argmax(axis=1) == labels
+        return taught.second_pass(features).argmax(axis=1) == labels
 
     before = answers(adapter)
     for choice in CHOICES:

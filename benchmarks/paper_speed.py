@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from acclimate import Classifier, create
 from acclimate.bench.results import hardware, write_page
-from peak_memory import peak_memory_mb
 from acclimate.encoders import load_encoder
 from acclimate.sources.datasets import DATASETS
 from classify_overhead import draw_photos
+from peak_memory import peak_memory_mb
 from tiny_models import save_random_clip
 
 VIEWS = 64
@@ -137,7 +137,7 @@ def measure(row: Row, encoder: Any, names: Sequence[str], photos: Sequence[Path]
     views = {"views": row.views, "views_kind": "augmix" if row.method == "tda" else "crop"}
     classifier = Classifier(names, encoder, method="zero-shot", **views, batch_size=size, cache=False)
     encoder.text_tower().shortens = not row.padded
-    adapter = classifier.adapter = create(row.method, classifier.head, text=encoder)
+    adapter = classifier.adapter = create(row.method, classifier.head, encoder=encoder)
     if adapter.kind == "few-shot":
         adapter.seen = {"": len(names)}  # what it has learnt does not change its cost
     spent = [0.0]

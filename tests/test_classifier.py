@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate import DEFAULT_METHOD, Accord, Classifier, create, list_methods, refine
+from acclimate import DEFAULT_METHOD, Accord, Classifier, create, list_methods
 from acclimate.arrays import softmax_and_entropy
 from acclimate.encoders import load_encoder
 from acclimate.errors import ImageError, InputError, StateError
@@ -125,7 +125,7 @@ def test_a_finite_collection_is_answered_from_everything_seen(classifier, encode
     found = classifier.classify(iter(paths))
     assert [each.online for each in found] == [each.online for each in online] == [each.top[0] for each in online]
     features = encoder.encode_images([encoder.prepare(Image.open(path).convert("RGB")) for path in paths])
-    probs, _ = softmax_and_entropy(refine(other.adapter, features))
+    probs, _ = softmax_and_entropy(other.adapter.second_pass(features))
     assert [each.label for each in found] == [LABELS[i] for i in probs.argmax(axis=1)]
     np.testing.assert_allclose([each.score for each in found], probs.max(axis=1), atol=2e-3)  # half precision
     for one, two in zip(found, online, strict=True):
@@ -222,7 +222,9 @@ def test_a_state_follows_labels_that_changed(classifier, encoder, paths, tmp_pat
     with pytest.warns(UserWarning, match=r"the labels have changed since .*; new: fox; gone: dog\. What was learnt"):
         other.continue_from(tmp_path / "s.safetensors")
     assert other.labels == ("fox", *LABELS[3::-1])
-    assert np.array_equal(other.adapter.learnt()["samples"], [0.0, *classifier.adapter.learnt()["samples"][3::-1]])
+    assert np.array_equal(
+        other.adapter.class_statistics()["samples"], [0.0, *classifier.adapter.class_statistics()["samples"][3::-1]]
+    )
     assert [each.label for each in other.corrections] == ["cat"]
     assert other(paths[0])[0]["label"] == "cat"
     shuffled = Classifier(LABELS[::-1], encoder, cache=tmp_path)
@@ -233,10 +235,10 @@ def test_a_state_follows_labels_that_changed(classifier, encoder, paths, tmp_pat
 
 def test_labels_come_and_go(classifier, paths):
     classifier(paths[:30])
-    before = classifier.adapter.learnt()["samples"]
+    before = classifier.adapter.class_statistics()["samples"]
     classifier.add_labels(["fox"])
     assert classifier.labels == (*LABELS, "fox")
-    assert np.array_equal(classifier.adapter.learnt()["samples"], [*before, 0.0])
+    assert np.array_equal(classifier.adapter.class_statistics()["samples"], [*before, 0.0])
     classifier.remove_labels(["fox", "cat"])
     assert len(classifier(paths[0])) == 4
     with pytest.raises(InputError, match="dog"):
@@ -544,7 +546,10 @@ def test_a_second_pass_by_default_runs_once(photos, monkeypatch):
 
         return run
 
-    for way in ("refined", "last_answers"):  # one may be made of the other: each image counts in one of them
+    for way in (
+        "second_pass_blocks",
+        "frozen_logits",
+    ):  # one may be made of the other: each image counts in one of them
         monkeypatch.setattr(Accord, way, counted(getattr(Accord, way)))
     found = Classifier(["animal", "guitar"]).classify(photos)
     assert sum(answered) == len(found)

@@ -25,7 +25,7 @@ def gains(stream, orders):
     """Return gains over zero-shot in points, of the first and of the second pass, by order."""
     zero_shot, outcome = compare(stream, [Variant("accord")], orders, passes=2)
     base = [100 * zero_shot.runs[order].correct.mean() for order in orders]
-    passes = [[100 * runs[order].correct.mean() for order in orders] for runs in (outcome.runs, outcome.refined)]
+    passes = [[100 * runs[order].correct.mean() for order in orders] for runs in (outcome.runs, outcome.second_pass)]
     return np.array(passes) - base
 
 
@@ -35,7 +35,7 @@ def whole(streams):
     found = {}
     for name, stream in streams.items():
         zero_shot, outcome = compare(stream, [Variant("accord")], ["stored"], passes=2)
-        runs = (zero_shot.runs, outcome.runs, outcome.refined)
+        runs = (zero_shot.runs, outcome.runs, outcome.second_pass)
         found[name] = [each["stored"].scores() for each in runs]
     return found
 

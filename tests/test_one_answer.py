@@ -82,7 +82,7 @@ def by_embed_and_run(folder, work, labels, reject=False, expand=True):
     names = stream.head.class_names
     return [
         [(names[best], score) for best, score in zip(run.predictions, run.confidence, strict=True)]
-        for run in (outcome.runs["stored"], outcome.refined["stored"])
+        for run in (outcome.runs["stored"], outcome.second_pass["stored"])
     ]
 
 

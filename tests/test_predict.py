@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import TDA, Accord, Head, ZeroShot, refine
+from acclimate import TDA, Accord, Head, ZeroShot
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.predict import NONE, Prediction, Predictions, SecondAnswers, adapt_batch, best_of, top_classes
 from acclimate.run import Batch
@@ -84,7 +84,7 @@ def test_a_second_pass_is_taken_in_any_blocks(size, seed):
     adapter = TDA(stream.head)
     found, _ = adapt_batch(adapter, batch_of(stream, range(3)), 2)
     whole = found.answered_again(SecondAnswers(adapter, stream.features[3:], 2), 2, unsure=0.9)
-    logits = refine(adapter, stream.features[3:])
+    logits = adapter.second_pass(stream.features[3:])
     assert [each.label for each in whole][3:] == [stream.head.class_names[best] for best in logits.argmax(axis=1)]
     assert all(one.online == other.online for one, other in zip(whole, found, strict=True))
     answers = SecondAnswers(adapter, stream.features[3:], 2)

@@ -66,7 +66,7 @@ def in_two_orders(stream, method):
     """Return the accuracy in percent, shuffled and sorted by class: online, and in the second pass."""
     orders = ["shuffled:0", "class-sequential:0"]
     _, outcome = compare(stream, [Variant(method)], orders, passes=2)
-    return ([100 * runs[order].correct.mean() for order in orders] for runs in (outcome.runs, outcome.refined))
+    return ([100 * runs[order].correct.mean() for order in orders] for runs in (outcome.runs, outcome.second_pass))
 
 
 @pytest.mark.parametrize("method", ["tda", "dota"])

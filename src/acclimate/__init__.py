@@ -14,7 +14,7 @@ _MODULES = {
     "encoders": ("load_encoder",),
     "errors": ("AcclimateError",),
     "evidence": ("Evidence", "Head"),
-    "methods.adapter": ("Adapter", "Step", "refine"),
+    "methods.adapter": ("Adapter", "Step"),
     "methods.corrections": ("Correction",),
     "methods.few_shot": ("FewShot",),
     "methods.gates": ("Rejector",),

@@ -8,7 +8,6 @@ from acclimate.evidence import Evidence as Evidence
 from acclimate.evidence import Head as Head
 from acclimate.methods.adapter import Adapter as Adapter
 from acclimate.methods.adapter import Step as Step
-from acclimate.methods.adapter import refine as refine
 from acclimate.methods.corrections import Correction as Correction
 from acclimate.methods.few_shot import FewShot as FewShot
 from acclimate.methods.gates import Rejector as Rejector

@@ -446,7 +446,7 @@ def walk(
     none = none_scores(adapter, evidence, gates)
     ids = np.where(learnt, ids, -1)
     found = Predictions.of(adapter.head, evidence, step, top_k, unsure, ids=ids, refused=refused, none=none)
-    known = adapter.corrections.knows(evidence).tolist()
+    known = adapter.corrections.is_corrected(evidence).tolist()
     best = found.classes[:, 0].tolist()
     labels = [found.labels[i] if is_known else None for i, is_known in zip(best, known, strict=True)]
     return replace(found, corrected=labels), step, evidence
@@ -457,7 +457,7 @@ def choose_samples(
 ) -> tuple[HostArray, list[str | None]]:
     """Choose the samples (B,) to learn from, and say why not from others of those the adapter should `learn` from."""
     learnt = np.broadcast_to(learn, len(evidence)) & adapter.counts_samples
-    corrected = learnt & adapter.corrections.knows(evidence)
+    corrected = learnt & adapter.corrections.is_corrected(evidence)
     refused: HostArray = np.full(len(evidence), None)
     refused[corrected] = "its label was corrected"
     learnt &= ~corrected
@@ -474,7 +474,7 @@ def none_scores(adapter: Adapter, evidence: Evidence, gates: Sequence[Gate]) -> 
     A corrected image belongs to the label that was given for it.
     """
     scores = [to_host(gate.none_scores(evidence)) for gate in gates if isinstance(gate, Rejector)]
-    return np.where(adapter.corrections.knows(evidence), 0.0, scores[0]) if scores else None
+    return np.where(adapter.corrections.is_corrected(evidence), 0.0, scores[0]) if scores else None
 
 
 class SecondAnswers:
@@ -484,12 +484,12 @@ class SecondAnswers:
         adapter: the adapter that has been shown the stream.
         features: (n, d) or (n, V, d), of the samples that could be read.
         top_k: labels per sample.
-        refine: False to answer from what was learnt as it is.
+        second_pass: False to answer from what was learnt as it is.
     """
 
-    def __init__(self, adapter: Adapter, features: Any, top_k: int, refine: bool = True) -> None:
-        as_it_is = (adapter.frozen or not refine) and adapter.kind != "collection"
-        found = adapter.last_answers(features) if as_it_is else adapter.refined(features)
+    def __init__(self, adapter: Adapter, features: Any, top_k: int, second_pass: bool = True) -> None:
+        as_it_is = (adapter.frozen or not second_pass) and adapter.kind != "collection"
+        found = adapter.frozen_logits(features) if as_it_is else adapter.second_pass_blocks(features)
         self._blocks = (best_of(softmax_and_entropy(logits)[0], top_k) for logits in found)
         self._classes = np.empty((0, 0), np.int64)
         self._scores = np.empty((0, 0), np.float32)
@@ -515,7 +515,7 @@ def answers_again(adapter: Adapter, features: Array, none: Sequence[float | None
     to the label that was given for it.
     """
     features = adapter.head.unit_features(features)
-    scores = np.where(adapter.corrections.knows(adapter.head.observe(features)), 0.0, np.array(none, float))
+    scores = np.where(adapter.corrections.is_corrected(adapter.head.observe(features)), 0.0, np.array(none, float))
     classes, best = SecondAnswers(adapter, features, 1).take(len(scores))
     classes, best = with_none(classes, best, scores, len(adapter.head), 1)
     labels = (*adapter.head.class_names, NONE)

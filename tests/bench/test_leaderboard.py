@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import create, list_methods, refine
+from acclimate import create, list_methods
 from acclimate.bench.board import COLUMNS, METRICS, Board, how_answered
 from acclimate.bench.leaderboard import (
     DEFAULT_SHAPES,
@@ -217,7 +217,7 @@ def test_the_scores_of_a_run(paths, order):
         adapter = create(score.method, stream.head)
         logits = adapter.step(stream.features[taken])
         if score.passes == 2:
-            logits = refine(adapter, stream.features[taken])
+            logits = adapter.second_pass(stream.features[taken])
         probs = np.exp(logits - logits.max(axis=1, keepdims=True))
         probs /= probs.sum(axis=1, keepdims=True)
         right = logits.argmax(axis=1) == labels
@@ -364,7 +364,7 @@ def test_the_words_for_how_a_method_answers():
     assert how_answered(batches, {"batch": 1}, "online") == "online"
     assert how_answered(type("Set", (Adapter,), {"kind": "collection"}), {}, "set") == "as a set"
     assert how_answered(find_method("zero-shot"), {}, "online") == "each by itself"
-    own = type("Own", (Adapter,), {"refined": lambda self, features: features})
+    own = type("Own", (Adapter,), {"second_pass_blocks": lambda self, features: features})
     assert how_answered(own, {}, "set") == "by a second pass of its own"
 
 

@@ -10,7 +10,7 @@ from acclimate.bench.results import summarise
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.evidence import Head
-from acclimate.methods import Adapter, Step, create, observed, refine, register
+from acclimate.methods import Adapter, Step, create, observed, register
 
 TDA = Variant("tda")
 
@@ -99,22 +99,22 @@ def test_the_second_pass_answers_from_everything_learnt(stream):
     orders = ["shuffled:0", "class-sequential:0"]
     zero_shot, tda, dota = compare(stream, [TDA, Variant("dota")], orders, progress=done.append, passes=2)
     assert sum(done) == 2 * (3 + 2) * 400
-    assert zero_shot.refined == {}  # it learns nothing, so there is nothing to add
+    assert zero_shot.second_pass == {}  # it learns nothing, so there is nothing to add
     for outcome in (tda, dota):
-        assert list(outcome.refined) == orders
+        assert list(outcome.second_pass) == orders
         alone = compare(stream, [outcome.variant], orders)[1]
-        assert alone.refined == {}
-        for order, run in outcome.refined.items():
+        assert alone.second_pass == {}
+        for order, run in outcome.second_pass.items():
             assert np.array_equal(outcome.runs[order].predictions, alone.runs[order].predictions)
             features = stream.features[run.order]
             adapter = create(outcome.variant.method, stream.head)
             adapter.step(features)
-            assert np.array_equal(run.predictions, refine(adapter, features).argmax(axis=1))
+            assert np.array_equal(run.predictions, adapter.second_pass(features).argmax(axis=1))
             assert run.wall_s > 0
     result = summarise("shifted", stream, tda, zero_shot, passes=2)
     assert (result.method, result.passes, result.title) == ("tda", 2, "tda, second pass")
     assert result.metrics["acc1"] == pytest.approx(
-        np.mean([run.correct.mean() for run in tda.refined.values()]), abs=1e-6
+        np.mean([run.correct.mean() for run in tda.second_pass.values()]), abs=1e-6
     )
 
 
@@ -122,9 +122,9 @@ def test_the_second_pass_of_views_and_of_unlabelled_streams(views):
     _, outcome = compare(replace(views, targets=None), [TDA], passes=2)
     adapter = create("tda", views.head)
     adapter.step(views.features)
-    expected = refine(adapter, views.features)
-    assert np.mean(outcome.refined["stored"].predictions == expected.argmax(axis=1)) > 0.99
-    assert outcome.refined["stored"].scores() == {}
+    expected = adapter.second_pass(views.features)
+    assert np.mean(outcome.second_pass["stored"].predictions == expected.argmax(axis=1)) > 0.99
+    assert outcome.second_pass["stored"].scores() == {}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -138,7 +138,7 @@ class Levelled(Adapter):
     def respond(self, evidence, ids, learn):
         return Step(evidence.logits)
 
-    def refined(self, features):
+    def second_pass_blocks(self, features):
         mean = np.concatenate([each.logits for _, each in observed(self.head, features)]).mean(axis=0)
         for _, evidence in observed(self.head, features):
             yield evidence.logits - mean
@@ -152,7 +152,7 @@ def test_a_collection_is_answered_once_as_a_whole(stream, own_registry):
     outcomes = compare(stream, [TDA, Variant("levelled")], ["few-classes:0"], progress=done.append, passes=2)
     run = outcomes[2].runs["few-classes:0"]
     assert sum(done) == len(run.order) * (1 + 2 + 1)
-    assert outcomes[2].refined == {}
+    assert outcomes[2].second_pass == {}
     logits = stream.head.observe(stream.features[run.order]).logits
     assert np.array_equal(run.predictions, (logits - logits.mean(axis=0)).argmax(axis=1))
     alone = compare(stream, [TDA], ["few-classes:0"])[1]

@@ -100,7 +100,7 @@ def test_what_sums_hold(stream):
     adapter = DOTA(stream.head)
     adapter.step(stream.features)
     summary = learnt(adapter, stream.targets)
-    columns = adapter.learnt()
+    columns = adapter.class_statistics()
     assert set(summary) == set(columns)
     for name, values in columns.items():
         assert summary[name] == pytest.approx({"mean": values.mean(), "min": values.min(), "max": values.max()})
@@ -110,7 +110,10 @@ def test_imbalance_of_a_cache(stream):
     def quality(classes):
         entries = [Entry(label, 0.0, index) for index, label in enumerate(classes)]
         adapter = SimpleNamespace(
-            head=range(4), learnt=dict, entries=lambda: {"c": entries}, parts={"c": SimpleNamespace(capacity=2)}
+            head=range(4),
+            class_statistics=dict,
+            entries=lambda: {"c": entries},
+            parts={"c": SimpleNamespace(capacity=2)},
         )
         return learnt(adapter, np.zeros(9, int))["c"]
 

@@ -148,7 +148,7 @@ class CountsTheFirstMore(Prior):
         if learn:
             weights = 1.0 / (1.0 + self.samples_seen + np.arange(len(ids)))
             self.answers.add(counts=weights @ evidence.probs)
-            self.answers.settle()
+            self.answers.flush()
         return step
 
 
@@ -177,7 +177,7 @@ class NeverSettles(ZeroShot):
 
 
 class SettlesLate(NeverSettles):
-    def settles_at(self, seen):
+    def next_flush(self, seen):
         return 5000
 
 
@@ -228,8 +228,8 @@ class LearnsBeforeItLooks(TDA):
 class AddsThePosition(StatA):
     """Prefers the first class the later a sample comes."""
 
-    def refined(self, features):
-        for logits in super().refined(features):
+    def second_pass_blocks(self, features):
+        for logits in super().second_pass_blocks(features):
             logits[:, 0] += np.arange(len(logits))
             yield logits
 
@@ -347,7 +347,7 @@ def test_a_broken_adapter_breaks_its_law(method, law, monkeypatch):
         pytest.param(
             KnowsNumPyAlone, "works on NumPy arrays and fails on PyTorch's tensors.*namespace", marks=NEEDS_TORCH
         ),
-        (NeverSettles, r"what was added to the Sums in 'sums' is still pending. Define settles_at\(\)"),
+        (NeverSettles, r"what was added to the Sums in 'sums' is still pending. Define next_flush\(\)"),
         (SettlesLate, "the Sums in 'sums' count only after 5000 samples. Check it with a shorter period."),
         (Says, r"respond\(\) must change the state"),
         (StepsOncePerBatch, r"The Tensors in 'moved' must change after every sample.*add what is learnt to Sums"),

@@ -325,7 +325,7 @@ def test_methods_that_keep_no_images_show_what_they_learnt(stream, tmp_path, met
     page = Page(path.read_text("utf-8"))
     assert "Nothing" not in page.text
     assert f"{method}: {adapter.summary}. It has learnt from 400 images." in page.text
-    for column, values in adapter.learnt().items():
+    for column, values in adapter.class_statistics().items():
         assert column in page.text
         for value in values.tolist():
             assert f"{round(value, 3):,}" in page.text

@@ -309,7 +309,7 @@ def test_sites_that_learn_sums_can_be_merged_once(invoke, model, photos, tmp_pat
     assert said == "all.safetensors: 2 states merged, 80 samples of 2 streams\n"
     inspected = invoke("state", "inspect", "all.safetensors").stdout
     assert "40 samples of north" in inspected
-    assert all(column in inspected for column in load_state(tmp_path / "all.safetensors").learnt())
+    assert all(column in inspected for column in load_state(tmp_path / "all.safetensors").class_statistics())
     twice = invoke("state", "merge", "north.safetensors", "all.safetensors", "--out", "x", exit_code=2).stderr
     assert "hold samples of the origin 'north', which would count twice" in twice
     assert (

@@ -45,7 +45,7 @@ def test_labelled_images_beat_zero_shot_with_the_bundled_model(invoke, tmp_path)
 def test_content_of_a_fitted_file(invoke, model, photos, fitted):
     adapter = load_state(fitted)
     assert (adapter.name, adapter.head.class_names) == ("tip-adapter-f", ("blue", "green", "red"))
-    assert adapter.learnt()["shots"].tolist() == [4, 4, 4]
+    assert adapter.class_statistics()["shots"].tolist() == [4, 4, 4]
     about = read_snapshot(fitted)[1]["notes"]["fitted"]
     assert about.pop("fingerprint")
     assert about == {
@@ -93,7 +93,7 @@ def test_classes_give_what_they_have(invoke, model, photos, tmp_path):
     said = invoke(*options, "f.safetensors").stderr
     assert "note: not every class has 8 images to fit to; it is fitted to 1 to 8 shots per class." in said
     assert "accuracy on 5 validation images" in said
-    assert load_state("f.safetensors").learnt()["shots"].tolist() == [8, 2, 1]
+    assert load_state("f.safetensors").class_statistics()["shots"].tolist() == [8, 2, 1]
     assert "fitted to 1 to 8 shots per class of few" in invoke("state", "inspect", "f.safetensors").stdout
     assert "note: not every" not in invoke(*options, "g.safetensors", "--shots", 1).stderr
 
@@ -125,7 +125,7 @@ def test_unreadable_images_are_left_out(invoke, model, tmp_path):
     said = invoke(*options, "f.safetensors").stderr
     assert "skipped" in said
     assert "fitted to 8 images of 3 classes" in said
-    assert load_state("f.safetensors").learnt()["shots"].tolist() == [3, 3, 2]
+    assert load_state("f.safetensors").class_statistics()["shots"].tolist() == [3, 3, 2]
     assert "fitted to 2 to 3 shots per class" in invoke("state", "inspect", "f.safetensors").stdout
     rest = invoke("fit", train, "--shots", 2, "--views", 1, *model, "--validation", train, "--out", "v.safetensors")
     assert "accuracy on 8 validation images" in rest.stderr

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from acclimate import create, evaluate, read_stream, refine
+from acclimate import create, evaluate, read_stream
 from acclimate.bench.orders import stream_order
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.stream import write_stream
@@ -29,7 +29,7 @@ def test_two_passes(invoke, stream_file, tmp_path):
     stream = read_stream(stream_file)
     adapter = create("tda", stream.head)
     adapter.step(stream.features)
-    again = refine(adapter, stream.features).argmax(axis=1)
+    again = adapter.second_pass(stream.features).argmax(axis=1)
     assert results[2]["metrics"]["acc1"] == pytest.approx(np.mean(again == stream.targets), abs=1e-6)
     assert "second pass" in (tmp_path / "curve.svg").read_text()
     assert "--passes" in invoke("run", stream_file, "--passes", "3", exit_code=2).stderr

@@ -206,7 +206,7 @@ def test_pending_samples_are_no_difference(invoke, tmp_path, stream):
     one.step(stream.features[:399])  # after 128 samples, every 16th refreshes
     save_state(one, tmp_path / "one")
     assert any(name.startswith("waiting") for name in one.parts["sums"].dump())
-    one.settle()
+    one.flush()
     assert not any(name.startswith("waiting") for name in one.parts["sums"].dump())
     save_state(one, tmp_path / "other")
     assert invoke("state", "diff", "one", "other").stdout == "no difference\n"

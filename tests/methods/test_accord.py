@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import Accord, Head, merge_states, refine, state_from_bytes, state_to_bytes
+from acclimate import Accord, Head, merge_states, state_from_bytes, state_to_bytes
 from acclimate.arrays import log_softmax, to_host
 from acclimate.bench.orders import stream_order
 from acclimate.checks.synthetic import shifted_stream
@@ -65,7 +65,7 @@ def test_answers_are_the_formulas(samples, classes, dim, order, scale):
     adapter = Accord(head)
     expected = naive(head)
     close(adapter.step(features), expected.step(features))
-    close(refine(adapter, features), expected.refine(features))
+    close(adapter.second_pass(features), expected.refine(features))
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 3])
@@ -74,7 +74,7 @@ def test_answers_are_the_formulas_for_other_rounds(rounds):
     adapter = Accord(head, rounds=rounds)
     expected = naive(head, rounds=rounds)
     close(adapter.step(features), expected.step(features))
-    close(refine(adapter, features), expected.refine(features))
+    close(adapter.second_pass(features), expected.refine(features))
 
 
 @pytest.mark.parametrize("constant", sorted(vars(CONSTANTS)))
@@ -88,12 +88,12 @@ def test_every_constant_is_a_setting(constant, monkeypatch):
     monkeypatch.setattr(CONSTANTS, constant, value)
     expected = naive(head)
     online = adapter.step(features)
-    second = refine(adapter, features)
+    second = adapter.second_pass(features)
     close(online, expected.step(features))
     close(second, expected.refine(features))
-    assert not np.allclose(np.append(online, second), np.append(usual.step(features), refine(usual, features)))
+    assert not np.allclose(np.append(online, second), np.append(usual.step(features), usual.second_pass(features)))
     again = state_from_bytes(state_to_bytes(adapter))
-    assert np.array_equal(refine(again, features), second)
+    assert np.array_equal(again.second_pass(features), second)
     with pytest.raises(StateError, match=f"{constant} {value} against"):
         state_from_bytes(state_to_bytes(adapter), like=usual)
 
@@ -110,7 +110,7 @@ def test_constants_without_a_meaning_are_refused(constants):
 def test_a_long_stream_is_measured_on_some_of_its_samples(monkeypatch):
     monkeypatch.setattr("acclimate.methods.own.accord.MEASURED_SAMPLES", 256)
     head, features, _ = taken(600, 5, 8)
-    close(refine(Accord(head), features), naive(head, measured=256).refine(features))
+    close(Accord(head).second_pass(features), naive(head, measured=256).refine(features))
 
 
 def test_classes_that_come_and_go_are_the_formulas():
@@ -126,14 +126,14 @@ def test_classes_that_come_and_go_are_the_formulas():
     adapter.remove_classes(["2"])
     expected.remove_class(2)
     close(adapter.step(features[200:]), expected.step(features[200:]))
-    close(refine(adapter, features), expected.refine(features))
+    close(adapter.second_pass(features), expected.refine(features))
 
 
 def test_until_the_views_were_compared_answers_are_those_of_zero_shot(shifted):
     head, features, _ = shifted
     adapter = Accord(head)
-    first = adapter.settles_at(0)
-    compared = adapter.settles_at(first)
+    first = adapter.next_flush(0)
+    compared = adapter.next_flush(first)
     assert (first, compared) == (32, 64)
     answers = adapter.step(features[:100])
     zero_shot = head.observe(features[:100]).logits
@@ -151,11 +151,11 @@ def test_parameters_change_only_where_the_state_settles(shifted):
         if adapter.parameters is not before:
             changed.append(position)
     assert changed == [32, 64, 96, 128, 160, 224, 288, 384]
-    assert changed == [seen for seen in range(1, 401) if adapter.settles_at(seen - 1) == seen]
+    assert changed == [seen for seen in range(1, 401) if adapter.next_flush(seen - 1) == seen]
 
 
 def test_the_first_change_has_seen_a_quarter_of_the_classes():
-    assert Accord(Head(np.eye(1000), logit_scale=10.0)).settles_at(0) == 256
+    assert Accord(Head(np.eye(1000), logit_scale=10.0)).next_flush(0) == 256
 
 
 def test_the_second_pass_does_not_depend_on_the_order(shifted):
@@ -166,7 +166,7 @@ def test_the_second_pass_does_not_depend_on_the_order(shifted):
     for order in (np.arange(len(labels)), by_class):
         adapter = Accord(head.to(features))
         adapter.step(features[order])
-        answers.append(refine(adapter, features[order]))
+        answers.append(adapter.second_pass(features[order]))
     np.testing.assert_allclose(answers[1], answers[0][by_class], atol=1e-6)
     assert accuracy(answers[0], labels) > accuracy(head.observe(features).logits, labels) + 0.2
 
@@ -194,9 +194,9 @@ def test_the_second_pass_does_not_change_the_adapter(shifted):
     for each in (adapter, untouched):
         each.step(features[:500])
     before = adapter.dump()
-    first = refine(adapter, features[:500])
+    first = adapter.second_pass(features[:500])
     assert all(np.array_equal(values, before[name]) for name, values in adapter.dump().items())
-    np.testing.assert_array_equal(refine(adapter, features[:500]), first)
+    np.testing.assert_array_equal(adapter.second_pass(features[:500]), first)
     np.testing.assert_array_equal(adapter.step(features[500:700]), untouched.step(features[500:700]))
 
 
@@ -206,8 +206,8 @@ def test_the_second_pass_reads_a_memory_map_of_half_precision(shifted, tmp_path)
     mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
     adapter = Accord(head)
     adapter.step(mapped)
-    refined = np.concatenate(list(adapter.refined(mapped)))
-    np.testing.assert_allclose(refined, refine(adapter, np.asarray(mapped, np.float32)), atol=1e-3)
+    refined = np.concatenate(list(adapter.second_pass_blocks(mapped)))
+    np.testing.assert_allclose(refined, adapter.second_pass(np.asarray(mapped, np.float32)), atol=1e-3)
 
 
 def test_shards_merge_and_the_stream_goes_on(shifted):
@@ -218,7 +218,7 @@ def test_shards_merge_and_the_stream_goes_on(shifted):
         shards[-1].step(features[part], ids=np.arange(3000)[part])
     merged = merge_states(shards)
     other = merge_states(shards[::-1])
-    samples = [each.learnt()["samples"] for each in (merged, *shards)]
+    samples = [each.class_statistics()["samples"] for each in (merged, *shards)]
     np.testing.assert_allclose(samples[0], samples[1] + samples[2], rtol=1e-5)
     assert merged.samples_seen == 1300
     answers = merged.step(features[1300:])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import acclimate
-from acclimate import TDA, Adapter, Head, Step, create, list_methods, refine, register, state_to_bytes
+from acclimate import TDA, Adapter, Head, Step, create, list_methods, register, state_to_bytes
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.methods import require
@@ -183,7 +183,7 @@ def test_a_period_cuts_batches_and_joins_what_happened(stream):
         name = "periodic"
         seen_sizes = ()
 
-        def settles_at(self, seen):
+        def next_flush(self, seen):
             return (seen // 30 + 1) * 30
 
         def respond(self, evidence, ids, learn):
@@ -208,9 +208,9 @@ def test_refine_answers_the_stream_again_from_everything_learnt_and_changes_noth
         frozen = create(name, stream.head, **settings)
         adapter.step(stream.features)
         frozen.step(stream.features)
-        frozen.settle()  # DOTA's last samples wait for the end of their block
+        frozen.flush()  # DOTA's last samples wait for the end of their block
         before = state_to_bytes(adapter)
-        answers = refine(adapter, stream.features.astype(np.float16))
+        answers = adapter.second_pass(stream.features.astype(np.float16))
         assert answers.dtype == np.float16
         np.testing.assert_allclose(answers, frozen.step(stream.features, learn=False), atol=0.2)
         assert state_to_bytes(adapter) == before

@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import Head, create, refine
+from acclimate import Head, create
 from acclimate.arrays import to_host
 from acclimate.checks import LAWS, Trial
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
-from acclimate.methods import collection, list_methods
+from acclimate.methods import list_methods
+from acclimate.methods.rivals import collection
 from collections_reference import REFERENCES
 
 VALUES = {
@@ -69,7 +70,7 @@ def test_answers_are_the_formula_for_any_settings_and_any_blocks(method, data, s
     expected = REFERENCES[method](evidence.features, head.class_vectors, evidence.logits, **settings)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collection, "BLOCK_PAIRS", block)
-        answers = refine(create(method, head, **settings), features)
+        answers = create(method, head, **settings).second_pass(features)
     np.testing.assert_allclose(centred(answers), centred(expected), rtol=1e-5, atol=1e-5)
 
 
@@ -77,15 +78,15 @@ def test_answers_are_the_formula_for_any_settings_and_any_blocks(method, data, s
 def test_single_samples_are_answered_zero_shot_and_teach_nothing(method):
     head, features = example()
     adapter = create(method, head)
-    before = refine(adapter, features[:20])
+    before = adapter.second_pass(features[:20])
     np.testing.assert_array_equal(adapter.step(features), head.observe(features).logits)
-    np.testing.assert_array_equal(refine(adapter, features[:20]), before)
+    np.testing.assert_array_equal(adapter.second_pass(features[:20]), before)
 
 
 @methods
 def test_equal_samples_get_equal_answers_and_more_of_them_than_neighbours_do_no_harm(method):
     head, features = example(samples=4)
-    answers = refine(create(method, head), np.tile(features, (10, 1)))
+    answers = create(method, head).second_pass(np.tile(features, (10, 1)))
     assert np.isfinite(answers).all()
     assert (answers.argmax(axis=1).reshape(10, 4) == answers.argmax(axis=1)[:4]).all()
 
@@ -93,7 +94,7 @@ def test_equal_samples_get_equal_answers_and_more_of_them_than_neighbours_do_no_
 @methods
 def test_a_set_of_equal_samples_is_answered(method):
     head, features = example(samples=1)
-    answers = refine(create(method, head), np.tile(features, (30, 1)))
+    answers = create(method, head).second_pass(np.tile(features, (30, 1)))
     assert (answers.argmax(axis=1) == head.observe(features).predicted[0]).all()
 
 
@@ -101,8 +102,8 @@ def test_a_set_of_equal_samples_is_answered(method):
 def test_torch_and_single_precision_answer_as_numpy_does(method):
     torch = pytest.importorskip("torch")
     head, features = example(samples=60)
-    expected = refine(create(method, head), features)
-    answers = refine(create(method, head.to(torch.empty(0))), torch.asarray(features, dtype=torch.float32))
+    expected = create(method, head).second_pass(features)
+    answers = create(method, head.to(torch.empty(0))).second_pass(torch.asarray(features, dtype=torch.float32))
     assert isinstance(answers, torch.Tensor)
     np.testing.assert_allclose(centred(to_host(answers)), centred(expected), rtol=1e-3, atol=1e-3)
 
@@ -112,7 +113,7 @@ def test_views_are_averaged(method):
     head, features = example()
     views = features[:, None] + 0.01 * np.random.default_rng(0).standard_normal((40, 10, 12))
     kept = head.observe(views).features
-    answers = refine(create(method, head), views)
+    answers = create(method, head).second_pass(views)
     expected = REFERENCES[method](kept, head.class_vectors, head.observe(views).logits)
     np.testing.assert_allclose(centred(answers), centred(expected), rtol=1e-5, atol=1e-5)
 
@@ -121,9 +122,9 @@ def test_views_are_averaged(method):
 def test_a_corrected_sample_gets_its_class(method):
     head, features = example()
     adapter = create(method, head)
-    wrong = (refine(adapter, features).argmax(axis=1) + 1) % 5
+    wrong = (adapter.second_pass(features).argmax(axis=1) + 1) % 5
     adapter.corrections.correct(features[:3], wrong[:3])
-    assert (refine(adapter, features)[:3].argmax(axis=1) == wrong[:3]).all()
+    assert (adapter.second_pass(features)[:3].argmax(axis=1) == wrong[:3]).all()
 
 
 def test_the_second_pass_of_the_default_has_no_order_either():
@@ -156,7 +157,7 @@ def test_answers_on_real_features_equal_the_formula(clip_stream, method):
     head = clip_stream.head
     exact = head.to(np.empty(0, np.float64)).observe(features.astype(np.float64))
     expected = REFERENCES[method](exact.features, exact_vectors(head), exact.logits).argmax(axis=1)
-    assert (refine(create(method, head), features).argmax(axis=1) == expected).sum() >= 249
+    assert (create(method, head).second_pass(features).argmax(axis=1) == expected).sum() >= 249
 
 
 def exact_vectors(head):

@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate import Head, ZeroShot, create, load_state, merge_states, refine, save_state
+from acclimate import Head, ZeroShot, create, load_state, merge_states, save_state
 from acclimate.arrays import to_host
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError, StateError
 from acclimate.methods.corrections import (
-    DOUBT,
     EVIDENCE_NATS,
+    GAMMA_BROAD,
+    GAMMA_LOCAL,
     MAX_CORRECTIONS,
-    NEAR,
+    RIDGE,
     STRENGTH,
-    WIDE,
     Corrections,
     id_of,
 )
@@ -78,10 +78,10 @@ def test_a_corrected_image_gets_its_class_when_it_is_shown_again(method):
     np.testing.assert_array_equal(adapter.step(STREAM.features[:20]).argmax(axis=1), classes)
     assert adapter.samples_seen == seen  # its class is known: there is nothing to learn
     halved = STREAM.features[:20].astype(np.float16)
-    np.testing.assert_array_equal(refine(adapter, halved).argmax(axis=1), classes)
+    np.testing.assert_array_equal(adapter.second_pass(halved).argmax(axis=1), classes)
 
 
-@pytest.mark.parametrize(("corrected", "sharpness"), [(6, NEAR), (60, WIDE)])
+@pytest.mark.parametrize(("corrected", "sharpness"), [(6, GAMMA_LOCAL), (60, GAMMA_BROAD)])
 def test_votes_are_kernel_ridge_regression_of_the_errors(corrected, sharpness):
     """Votes reach far where the corrections predict each other, and near-duplicates alone where they do not."""
     adapter = ZeroShot(STREAM.head)
@@ -103,7 +103,7 @@ def test_votes_are_kernel_ridge_regression_of_the_errors(corrected, sharpness):
 
     def votes(keys, labels, queries, sharpness):
         errors = np.eye(5)[labels] - np.exp(log_probs(keys))
-        weights = np.linalg.inv(likeness(keys, keys, sharpness) + DOUBT * np.eye(len(keys))) @ errors
+        weights = np.linalg.inv(likeness(keys, keys, sharpness) + RIDGE * np.eye(len(keys))) @ errors
         return STRENGTH * likeness(queries, keys, sharpness) @ weights
 
     def fit(sharpness):
@@ -116,7 +116,7 @@ def test_votes_are_kernel_ridge_regression_of_the_errors(corrected, sharpness):
             total += np.log(np.exp(logits)[labels[row]] / np.exp(logits).sum() + 1e-6)
         return total
 
-    assert (fit(WIDE) > fit(NEAR) + EVIDENCE_NATS) == (sharpness == WIDE)
+    assert (fit(GAMMA_BROAD) > fit(GAMMA_LOCAL) + EVIDENCE_NATS) == (sharpness == GAMMA_BROAD)
     moved = adapter.step(STREAM.features[60:]) - STREAM.head.observe(STREAM.features[60:]).logits
     np.testing.assert_allclose(moved, votes(keys, labels, queries, sharpness), atol=1e-3)
 
@@ -272,7 +272,7 @@ def test_an_image_is_recognised_whatever_its_other_views(method):
         adapter = shown(method)
         ids = adapter.corrections.correct(corrected, classes)
         for again in versions:
-            assert adapter.corrections.knows(STREAM.head.observe(again)).all()
+            assert adapter.corrections.is_corrected(STREAM.head.observe(again)).all()
             np.testing.assert_array_equal(adapter.step(again).argmax(axis=1), classes)
         assert adapter.samples_seen == 80
         assert ids == adapter.corrections.correct(plain, classes)

@@ -49,7 +49,7 @@ class Reworded(Adapter):
     encoder: Any
     prompt: str = "a drawing of a {}."
 
-    def derive(self):
+    def recompute(self):
         words = [self.prompt.replace("{}", name) for name in self.head.class_names]
         vectors = self.encoder.encode_text(words)
         self.vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)

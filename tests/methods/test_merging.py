@@ -58,7 +58,7 @@ def in_reverse(adapters, start):
     return merge_states(adapters[::-1], start)
 
 
-def settled(adapter):
+def flushed(adapter):
     """Return the state with everything counted, and without what a merge forgets."""
     return merge_states([adapter, type(adapter)(adapter.head, **adapter.settings)])
 
@@ -86,16 +86,16 @@ def test_rounds_of_forks_end_with_what_the_whole_stream_teaches(method, lengths,
     whole = in_order(create(method, head), features, lengths)
     assert merged.seen == whole.seen == {"": len(features)}
     if method in UNION:
-        assert_same(settled(merged), settled(whole))
+        assert_same(flushed(merged), flushed(whole))
     else:
         exact = SEEN_BY_ACCORD if method == "accord" else None
-        assert_same(settled(merged), settled(whole), exact, rtol=1e-4, atol=1e-4)
+        assert_same(flushed(merged), flushed(whole), exact, rtol=1e-4, atol=1e-4)
     for merge in (by_pairs, in_reverse):
-        other = settled(in_rounds(create(method, head), features, lengths, shards, merge))
+        other = flushed(in_rounds(create(method, head), features, lengths, shards, merge))
         if method in UNION:
-            assert_same(settled(merged), other)
+            assert_same(flushed(merged), other)
         elif method != "accord":  # rounding may tip an answer that it learns from
-            assert_same(settled(merged), other, rtol=1e-4, atol=1e-4)
+            assert_same(flushed(merged), other, rtol=1e-4, atol=1e-4)
 
 
 def test_accord_stays_finite_and_bounded_over_many_rounds():
@@ -104,7 +104,7 @@ def test_accord_stays_finite_and_bounded_over_many_rounds():
     assert merged.samples_seen == 1600
     assert 0 <= merged.counted["equal"][0] <= 1600
     whole = in_order(Accord(stream.head), stream.features, [4] * (50 * 8 - 1))
-    assert_same(settled(merged), settled(whole), SEEN_BY_ACCORD, rtol=1e-4, atol=1e-3)
+    assert_same(flushed(merged), flushed(whole), SEEN_BY_ACCORD, rtol=1e-4, atol=1e-3)
     assert np.isfinite(merged.step(stream.features, learn=False)).all()
     loaded = state_from_bytes(state_to_bytes(merged), like=merged)  # within the bounds of what a stream leads to
     assert np.array_equal(loaded.step(stream.features), merged.step(stream.features))
@@ -124,10 +124,10 @@ def test_one_that_went_on_alone_is_taken_as_it_is(method):
 
 
 def test_pending_samples_of_the_start_count_once():
-    def forked(values, settle):
+    def forked(values, flush):
         sums = Sums(head, counts=(CLASSES,))
         sums.restore({name: each.copy() for name, each in start.items()})
-        sums.settle() if settle else None
+        sums.flush() if flush else None
         sums.add(counts=np.array(values))
         return sums.dump()
 

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from acclimate import Head, create, list_methods, load_state, refine, save_state, state_to_bytes
+from acclimate import Head, create, list_methods, load_state, save_state, state_to_bytes
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import ModelError
 
@@ -36,7 +36,7 @@ def test_samples_seen_in_inference_mode_do_not_matter(name, inside, stream, feat
     found = torch.cat([first, adapter.adapt(evidence).logits, adapter.step(features[-1:])])
     assert not first.is_inference()
     assert torch.equal(found, expected)
-    assert torch.equal(refine(adapter, features), refine(plain, features))
+    assert torch.equal(adapter.second_pass(features), plain.second_pass(features))
 
 
 def test_a_copy_that_is_made_in_inference_mode_goes_on_outside(stream, features, tmp_path):
@@ -65,11 +65,11 @@ def test_autocast_changes_no_logits(name, stream, features):
     for each in (plain, other):
         each.corrections.correct(features[:2], [0, 1])
     expected = plain.step(features)
-    second = refine(plain, features)
+    second = plain.second_pass(features)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(other.step(features), expected)
         assert torch.equal(other.head.observe(features).logits, plain.head.observe(features).logits)
-        assert torch.equal(refine(other, features), second)
+        assert torch.equal(other.second_pass(features), second)
     assert state_to_bytes(other) == state_to_bytes(plain)
 
 

@@ -90,7 +90,7 @@ def test_state_of_any_shape_can_be_saved(shape, classes, added):
     for name, values in adapter.dump().items():
         assert loaded.dump()[name].shape == values.shape
         assert_array_equal(loaded.dump()[name], values)
-    loaded.settle()
+    loaded.flush()
     assert state_to_bytes(state_from_bytes(state_to_bytes(loaded), like=loaded)) == state_to_bytes(loaded)
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import Head, create, merge_states, refine
+from acclimate import Head, create, merge_states
 from acclimate.arrays import to_host
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError, StateError
@@ -131,10 +131,10 @@ def test_rounds_learn_the_stream_anew_from_the_last_answers(stream, method, roun
     taught = create(method, stream.head, rounds=0)
     taught.step(stream.features)
     for _ in range(rounds):
-        labels = np.stack([softmax(z) for z in refine(taught, stream.features)])
+        labels = np.stack([softmax(z) for z in taught.second_pass(stream.features)])
         taught = create(method, stream.head, rounds=0)
         taught.learn_labels(taught.head.observe(stream.features), labels)
-    np.testing.assert_allclose(refine(adapter, stream.features), refine(taught, stream.features), atol=1e-3)
+    np.testing.assert_allclose(adapter.second_pass(stream.features), taught.second_pass(stream.features), atol=1e-3)
 
 
 @given(
@@ -238,7 +238,7 @@ def entropies(entries):
 def test_learnt_values_are_listed_per_class(stream, method):
     adapter = create(method, stream.head)
     adapter.step(stream.features[:, None] if method == "boost" else stream.features)
-    columns = adapter.learnt()
+    columns = adapter.class_statistics()
     assert columns
     assert all(values.shape == (8,) and np.isfinite(values).all() for values in columns.values())
 

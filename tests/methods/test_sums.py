@@ -52,7 +52,7 @@ def test_float32_on_any_library(to_backend, stream, method):
 def test_learnt_values_are_listed_per_class(stream, method):
     adapter = create(method, stream.head)
     adapter.step(stream.features[:10])  # fewer than one refresh
-    columns = adapter.learnt()
+    columns = adapter.class_statistics()
     assert all(values.shape == (8,) for values in columns.values())
     assert columns["samples"].sum() == pytest.approx(10)
     assert adapter.entries() == {}
@@ -61,9 +61,9 @@ def test_learnt_values_are_listed_per_class(stream, method):
 
 def test_dota_says_how_far_means_are_from_the_text(stream):
     adapter = DOTA(stream.head)
-    assert (adapter.learnt()["degrees from text"] == 90).all()
+    assert (adapter.class_statistics()["degrees from text"] == 90).all()
     adapter.step(stream.features)
-    assert (adapter.learnt()["degrees from text"] < 80).all()
+    assert (adapter.class_statistics()["degrees from text"] < 80).all()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_sums_follow_the_classes(stream):
     sums.add(counts=np.arange(8.0), totals=np.ones((8, 32)), pair=np.array([1.0, 2.0]))
     head = stream.head.remove(["class 0", "class 5"]).add(np.ones((1, 32)), ["new"])
     sums.move(head, np.array([-1, 0, 1, 2, 3, -1, 4, 5]))
-    sums.settle()
+    sums.flush()
     assert sums["counts"].tolist() == [1, 2, 3, 4, 6, 7, 0]
     assert sums["totals"].sum() == 6 * 32
     assert sums["pair"].tolist() == [1, 2]
@@ -109,7 +109,7 @@ def test_only_what_was_added_waits(stream):
     assert set(sums.dump()) == {"counts", "totals", "waiting.counts"}
     assert sums.total("counts").sum() == 8
     assert sums.total("totals").sum() == 0
-    sums.settle()
+    sums.flush()
     assert set(sums.dump()) == {"counts", "totals"}
     assert sums["counts"].dtype == np.float64
 
@@ -118,7 +118,7 @@ def test_a_dump_may_have_waiting_arrays_of_zeros(stream):
     sums = Sums(stream.head, counts=(CLASSES,))
     sums.restore({"counts": np.arange(8.0), "waiting.counts": np.zeros(8)})
     sums.add(counts=np.ones(8))
-    sums.settle()
+    sums.flush()
     assert sums["counts"].tolist() == list(range(1, 9))
 
 
@@ -131,7 +131,7 @@ def test_sums_merge_whether_or_not_something_waits(parts):
         for _ in range(additions):
             sums.add(counts=np.ones(2))
         if settled:
-            sums.settle()
+            sums.flush()
         dumps.append(sums.dump())
     merged = Sums(head, counts=(CLASSES,), other=(3,))
     merged.restore(merged.merged(dumps))

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from acclimate import create, refine, state_from_bytes, state_to_bytes
+from acclimate import create, state_from_bytes, state_to_bytes
 from acclimate.checks.synthetic import shifted_stream
 
 THREADS = 6
@@ -67,9 +67,9 @@ def test_what_is_read_while_others_learn_is_whole(name, stream, many_switches):
                     one = pickle.loads(pickle.dumps(each))
                     assert np.array_equal(each.step(stream.features[:20]), one.step(stream.features[:20]))
             elif thread == 1:
-                assert np.isfinite(refine(adapter, stream.features[:64])).all()
+                assert np.isfinite(adapter.second_pass(stream.features[:64])).all()
             elif thread == 2:
-                assert all(map(len, adapter.learnt().values()))
+                assert all(map(len, adapter.class_statistics().values()))
                 assert isinstance(adapter.advice(), str)
             elif thread == 3:
                 (id,) = adapter.corrections.correct(stream.features[row : row + 1], [turn % 10])

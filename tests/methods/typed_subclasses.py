@@ -20,7 +20,6 @@ from acclimate import (
     Prior,
     Zero,
     ZeroShot,
-    refine,
 )
 from acclimate.arrays import HostArray
 from acclimate.classifier import Scored
@@ -95,8 +94,8 @@ def answers_have_types(adapter: TDA, classifier: Classifier, array: HostArray, p
     assert_type(adapter.step(array), HostArray)
     assert_type(adapter.step(Tensor(), learn=False), Tensor)
     assert_type(adapter.step([[0.6, 0.8]]), HostArray)
-    assert_type(refine(adapter, Tensor()), Tensor)
-    assert_type(refine(adapter, [[0.6, 0.8]]), HostArray)
+    assert_type(adapter.second_pass(Tensor()), Tensor)
+    assert_type(adapter.second_pass([[0.6, 0.8]]), HostArray)
     assert_type(classifier(picture), list[Scored])
     assert_type(classifier(Path("cat.jpg"))[0]["label"], str)
     assert_type(classifier("cat.jpg", top_k=1)[0]["score"], float)

@@ -99,18 +99,18 @@ def test_a_disk_that_is_full_at_creation_leaves_nothing(start, tmp_path):
 
 
 def test_a_batch_that_fails_half_way_is_not_learnt_at_all(start, after_a_kill, images, monkeypatch):
-    """A method that settles every few samples learns a request in pieces; if one fails, none counts."""
+    """A method that is flushed every few samples learns a request in pieces; if one fails, none counts."""
     stream = start().create("shop", LABELS, skip_duplicates=False, method="dota", settings={"refresh": 4})
     stream.classify(images[:6])
     state = stream.state_bytes()
     adapter = stream.learner.adapter
-    settle = adapter.settle
+    settle = adapter.flush
 
     def settle_once():
         settle()
         raise MemoryError("no room")
 
-    monkeypatch.setattr(adapter, "settle", settle_once)
+    monkeypatch.setattr(adapter, "flush", settle_once)
     with pytest.raises(MemoryError):
         stream.classify(images[6:12])
     assert stream.state_bytes() == after_a_kill().get("shop").state_bytes() == state

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate import Head, create, refine
+from acclimate import Head, create
 from acclimate.predict import NONE
 from acclimate.serve import storage
 from acclimate.serve.http_errors import NotFoundError, UnusableError
@@ -137,7 +137,7 @@ def test_a_second_pass_has_all_that_was_learnt_and_the_corrections(start, images
         stream.classify([image])
     again = [each["now"]["label"] for each in stream.answers(again=True)]
     seen = np.concatenate([event.features for event in stream.learner.file.samples(ANSWERED)])
-    expected = [LABELS[row] for row in refine(stream.learner.adapter, seen).argmax(axis=1)]
+    expected = [LABELS[row] for row in stream.learner.adapter.second_pass(seen).argmax(axis=1)]
     assert again == [
         NONE if answer["none"] and answer["none"] >= 0.5 else label
         for answer, label in zip(stream.answers(), expected, strict=True)

@@ -160,7 +160,7 @@ class NaiveAccord(Naive):
         self.measured = measured
         self.samples = []
         self.settled = 0
-        self.derive()
+        self.recompute()
 
     def due(self, position):
         blocks = max(1, int(np.ceil(len(self.W) / 4 / 32)))
@@ -200,7 +200,7 @@ class NaiveAccord(Naive):
         self.samples.append(sample)
         if self.due(len(self.samples)):
             self.settled = len(self.samples)
-            self.derive()
+            self.recompute()
         return logits
 
     @staticmethod
@@ -212,7 +212,7 @@ class NaiveAccord(Naive):
                 pooled = pooled + weight * log_softmax(said(scores, belief, known.taus[belief], known.trust))
         return log_p, pooled
 
-    def derive(self):
+    def recompute(self):
         self.classifier = None
         self.likeness = 0.0
         self.trial = 0.0
@@ -260,7 +260,7 @@ class NaiveAccord(Naive):
         log_p = np.array([log_softmax(row) for row in z])
         if len(x) < 16 or len(self.W) < 2 or not self.rounds:
             self.settled = len(self.samples)
-            self.derive()
+            self.recompute()
             return np.array([self.frozen(*row) for row in zip(x, z, strict=True)])
         p = np.exp(log_p)
         labels = p
@@ -317,4 +317,4 @@ class NaiveAccord(Naive):
         for sample in self.samples:
             for name in ("label", "answered", "evened"):
                 setattr(sample, name, change(getattr(sample, name)))
-        self.derive()
+        self.recompute()

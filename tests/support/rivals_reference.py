@@ -243,14 +243,14 @@ class NaiveFreeTTA(Naive):
 
     def answer(self, f, z, p):
         if len(self.pending) == self.refresh:
-            self.settle()
+            self.flush()
         L = self.precision
         g = self.mu @ L @ f - np.sum(self.mu @ L * self.mu, axis=1) / 2 + np.log(self.n / self.n.sum())
         answer = z + self.weight * g
         self.pending.append((f, np.exp(-self.decay * entropy(p)) * softmax(answer)))
         return answer
 
-    def settle(self):
+    def flush(self):
         means = self.mu
         for f, y in self.pending:
             for k in np.flatnonzero(y > 1e-15):

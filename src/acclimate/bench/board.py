@@ -21,7 +21,6 @@ from acclimate.bench.results import Score, hardware, write_csv, write_page
 from acclimate.errors import InputError
 from acclimate.files import MAX_LIST, from_cell, open_text
 from acclimate.methods import Adapter, find_method
-from acclimate.sources.source import parse_order
 
 Answered = Literal["online", "set"]
 RESAMPLES = 2000
@@ -145,16 +144,14 @@ class Board:
 
     @classmethod
     def read(cls, folder: Path) -> "Board":
-        """Read what `save` wrote, this version or an earlier one."""
+        """Read what `save` wrote."""
         try:
             board = cls(**json.loads(open_text(folder / "leaderboard.json", MAX_LIST).read()))
-            board.protocol["shapes"] = list(map(_shape, board.protocol["shapes"]))
             for line in csv.DictReader(open_text(folder / "leaderboard.csv", MAX_LIST)):
                 row: Row = {
                     name: from_cell(line[name]) if name in TEXTS else json.loads(line[name] or "null")
                     for name in COLUMNS
                 }
-                row["shape"] = _shape(row["shape"])
                 board.rows[_key(row)] = row
         except FileNotFoundError as error:
             raise InputError(f"no leaderboard in {folder} to add to: {Path(error.filename).name} is missing.") from None
@@ -269,17 +266,16 @@ def how_answered(method: type[Adapter], settings: Mapping[str, Any], answered: A
         return "as a set"
     if rounds := settings.get("rounds", 0):
         return f"learnt anew in {rounds} round{'s' if rounds > 1 else ''}"
-    return "frozen and read once more" if method.refined is Adapter.refined else "by a second pass of its own"
+    return (
+        "frozen and read once more"
+        if method.second_pass_blocks is Adapter.second_pass_blocks
+        else "by a second pass of its own"
+    )
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
     """Return settings as on the command line."""
     return ", ".join(f"{name}={value}" for name, value in settings.items()) or "none"
-
-
-def _shape(name: str) -> str:
-    """Return the name of a shape, for which earlier versions may have had another."""
-    return parse_order(f"{name}:0")[0]
 
 
 def _key(row: Row) -> Key:

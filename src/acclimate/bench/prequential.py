@@ -133,13 +133,13 @@ class Outcome(NamedTuple):
     runs: dict[str, Run]
     batch_size: int
     device: str
-    refined: dict[str, Run]  # the second pass after each run; {} with one pass, and for collections
+    second_pass: dict[str, Run]  # the second pass after each run; {} with one pass, and for collections
 
     @property
     def by_title(self) -> dict[str, dict[str, Run]]:
         """The runs of each pass by order, under the name of the method in a comparison."""
         title = self.variant.title
-        return {title: self.runs, **({title + SECOND_PASS: self.refined} if self.refined else {})}
+        return {title: self.runs, **({title + SECOND_PASS: self.second_pass} if self.second_pass else {})}
 
 
 def compare(
@@ -170,21 +170,21 @@ def compare(
         if method.kind == "collection" and passes == 1:
             raise InputError(f"the method {method.name!r} answers a stream as a whole: --passes 2, or passes=2.")
     runs: list[dict[str, Run]] = [{} for _ in every]
-    refined: list[dict[str, Run]] = [{} for _ in every]
+    second_runs: list[dict[str, Run]] = [{} for _ in every]
     adapters: list[Adapter] = []
     for order in orders:
         positions = stream_order(stream, order)
         adapters = [variant.adapter(head, origin, encoder) for variant in every]
         online = [each for each in adapters if each.kind != "collection"]
         answered = iter(_run_pass(online, stream, positions, batch_size, progress))
-        for known, again, adapter in zip(runs, refined, adapters, strict=True):
+        for known, again, adapter in zip(runs, second_runs, adapters, strict=True):
             whole = adapter.kind == "collection"
             known[order] = _refine(adapter, stream, positions, progress) if whole else next(answered)
             if passes == 2 and adapter.kind == "online":
                 again[order] = _refine(adapter, stream, positions, progress)
     return [
         Outcome(variant, adapter, first, batch_size, device, second)
-        for variant, adapter, first, second in zip(every, adapters, runs, refined, strict=True)
+        for variant, adapter, first, second in zip(every, adapters, runs, second_runs, strict=True)
     ]
 
 
@@ -236,7 +236,7 @@ def _run_pass(
 def _refine(adapter: Adapter, stream: FeatureStream, order: HostArray, progress: Advance) -> Run:
     record = Record(stream.targets, order)
     began = perf_counter()
-    for block in adapter.refined(stream.features[order]):
+    for block in adapter.second_pass_blocks(stream.features[order]):
         logits = to_host(block)
         record.wall_s += perf_counter() - began
         record.add(logits)

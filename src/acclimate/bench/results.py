@@ -139,7 +139,7 @@ def summarise(
     """
     adapter = outcome.adapter
     names = list(orders or outcome.runs)
-    runs = [(outcome.runs if passes == 1 else outcome.refined)[name] for name in names]
+    runs = [(outcome.runs if passes == 1 else outcome.second_pass)[name] for name in names]
     baselines = [zero_shot.runs[name] for name in names]
     scores = _mean([run.scores() for run in runs])
     baseline = _mean([run.scores() for run in baselines])
@@ -192,7 +192,7 @@ def score_all(
     return [
         summarise(dataset, stream, outcome, outcomes[0], prompts, passes, file)
         for outcome in outcomes
-        for passes in ((1, 2) if outcome.refined else (1,))
+        for passes in ((1, 2) if outcome.second_pass else (1,))
     ]
 
 
@@ -309,7 +309,7 @@ def _cost(
 ) -> dict[str, Any]:
     wall_s = sum(run.wall_s for run in runs)
     baseline_s = sum(run.wall_s for run in baselines)
-    first = [outcome.runs[name] for name, run in outcome.refined.items() if any(run is each for each in runs)]
+    first = [outcome.runs[name] for name, run in outcome.second_pass.items() if any(run is each for each in runs)]
     added_s = wall_s + sum(run.wall_s for run in first) - (0.0 if outcome.variant.method == "zero-shot" else baseline_s)
     answered = sum(len(run.order) for run in runs)
     return {

@@ -63,7 +63,7 @@ def learnt(adapter: Adapter, targets: HostArray | None) -> dict[str, dict[str, A
     entries = adapter.entries()
     summary: dict[str, dict[str, Any]] = {
         name: {"mean": float(values.mean()), "min": float(values.min()), "max": float(values.max())}
-        for name, values in adapter.learnt().items()
+        for name, values in adapter.class_statistics().items()
         if name not in entries
     }
     for name, kept in entries.items():

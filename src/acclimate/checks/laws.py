@@ -24,7 +24,6 @@ from acclimate.methods import (
     Tensors,
     duplicate,
     merge_states,
-    refine,
     state_from_bytes,
     state_to_bytes,
 )
@@ -219,9 +218,11 @@ def answers_stand_alone(trial: Trial) -> None:
 def a_set_has_no_order(trial: Trial) -> None:
     """Check that a method that answers a set answers it the same in whatever order its samples come."""
     order = np.random.default_rng(5).permutation(len(trial.features))
-    expected = refine(trial.adapter(), trial.features)
+    expected = trial.adapter().second_pass(trial.features)
     _assert_finite(expected, (180, 6))
-    _assert_close(refine(trial.adapter(), trial.features[order]), expected[order], "logits of a set in another order")
+    _assert_close(
+        trial.adapter().second_pass(trial.features[order]), expected[order], "logits of a set in another order"
+    )
 
 
 def answers_keep_the_callers_type(trial: Trial) -> None:
@@ -457,7 +458,7 @@ def _walked(adapter: Adapter, features: Any) -> list[Any]:
     first = adapter.step(features[:100])
     adapter = state_from_bytes(state_to_bytes(adapter), like=adapter)
     second = adapter.step(features[100:])
-    again = refine(adapter, features)
+    again = adapter.second_pass(features)
     adapter.remove_classes(["3"])
     return [first, second, adapter.step(features), again]
 
@@ -478,7 +479,7 @@ def _same_for_any_cut(trial: Trial, features: HostArray) -> None:
                 raise
             raise AssertionError(
                 f"{error}. The Tensors in {', '.join(map(repr, tensors))} must change after every sample, not once per "
-                "batch: loop over the samples in respond(). Or add what is learnt to Sums and define settles_at(): the "
+                "batch: loop over the samples in respond(). Or add what is learnt to Sums and define next_flush(): the "
                 "frame cuts every stream at the same positions and lets the sums count from there."
             ) from error
 
@@ -486,11 +487,11 @@ def _same_for_any_cut(trial: Trial, features: HostArray) -> None:
 def _why_nothing_counts(adapter: Adapter) -> str:
     for name, part in adapter.parts.items():
         if isinstance(part, Sums) and part.pending:
-            if period := adapter.settles_at(0):
+            if period := adapter.next_flush(0):
                 return f"the Sums in {name!r} count only after {period} samples. Check it with a shorter period."
             return (
-                f"what was added to the Sums in {name!r} is still pending. Define settles_at(), the position of the "
-                "stream where the frame settles the state next, or call settle() on the sums in respond()."
+                f"what was added to the Sums in {name!r} is still pending. Define next_flush(), the position of the "
+                "stream where the state is flushed next, or call flush() on the sums in respond()."
             )
     return (
         "respond() must change the state where `learn` is true, and answer from it. A method that answers every "

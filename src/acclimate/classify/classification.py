@@ -225,7 +225,9 @@ class Classification:
 
     def _answered_again(self, run: Run) -> list[Predictions] | None:
         """Return new answers for all images from everything that was learnt; None if it was stopped."""
-        answers = SecondAnswers(self.classifier.adapter, run.stored_features, self._scored, refine=self.passes == 2)
+        answers = SecondAnswers(
+            self.classifier.adapter, run.stored_features, self._scored, second_pass=self.passes == 2
+        )
         again = []
         for block in self.blocks:
             if self.table is not None and self.stop():

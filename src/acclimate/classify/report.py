@@ -47,7 +47,7 @@ def write_report(
     found = sorted(filter(summary.after.__getitem__, order), key=lambda label: -summary.after[label])
     numbers = {
         name: dict(zip(adapter.head.class_names, values.tolist(), strict=True))
-        for name, values in adapter.learnt().items()
+        for name, values in adapter.class_statistics().items()
         if name not in adapter.entries()
     }
     judged = [label for label in order if summary.truths[label] or summary.judged[label]]

@@ -51,7 +51,7 @@ def inspect(
             continue
         adapter, _ = build_adapter(tensors, about, path)
         parts = adapter.entries()
-        learnt = adapter.learnt()
+        learnt = adapter.class_statistics()
         say(
             adapter,
             *(

@@ -13,7 +13,6 @@ from acclimate.methods.adapter import (
     block_size,
     check_settings,
     observed,
-    refine,
     require,
 )
 from acclimate.methods.cache import Cache, affinities
@@ -90,7 +89,6 @@ __all__ = [
     "merge_states",
     "observed",
     "read_head",
-    "refine",
     "register",
     "require",
     "save_state",

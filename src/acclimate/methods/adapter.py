@@ -48,8 +48,17 @@ ViewsKind = Literal["augmix", "crop", "large-crop", "diffusion"]
 AnyState = TypeVar("AnyState", bound=State)
 AnyAdapterClass = TypeVar("AnyAdapterClass", bound=type)
 # Methods that read or change what was learnt, in the frame and where a method has its own: one thread at a time
-READING = {"dump", "entries", "learnt", "advice", "refined", "last_answers", "__getstate__", "__deepcopy__"}
-CHANGING = {"step", "adapt", "settle", "fit", "reset", "restore", "replace_head", "to", "add_classes", "remove_classes"}
+READING = {
+    "dump",
+    "entries",
+    "class_statistics",
+    "advice",
+    "second_pass_blocks",
+    "frozen_logits",
+    "__getstate__",
+    "__deepcopy__",
+}
+CHANGING = {"step", "adapt", "flush", "fit", "reset", "restore", "replace_head", "to", "add_classes", "remove_classes"}
 
 
 class Change(NamedTuple):
@@ -105,8 +114,8 @@ class Adapter(ABC):
         name: the name of the method, for `create` and the command line.
         summary: one line on what it does.
         published: where its default settings are published; "" if it does not say so.
-        kind: "online" (learns from every sample), "collection" (answers a set of samples with `refine`, and single ones
-            zero-shot), "episodic" (answers every sample by itself) or "few-shot" (is fitted to labelled samples).
+        kind: "online" (learns from every sample), "collection" (answers a set of samples in its second pass, and single
+            ones zero-shot), "episodic" (answers every sample by itself) or "few-shot" (is fitted to labelled samples).
         merges: how states merge: "union", "sum", or None if they cannot.
         self_taught: True if it learns from its own answers, so that what it learns depends on the order of samples.
         answers_batches: True if it learns from the samples of a batch before it answers them, so that answers depend
@@ -173,7 +182,7 @@ class Adapter(ABC):
         self.corrections = Corrections(self.head)
         self.declare("corrections", self.corrections)
         self.setup()
-        self.derive()
+        self.recompute()
 
     def setup(self) -> None:  # noqa: B027 (a method without state has nothing to declare)
         """Check the settings and declare the parts of the state."""
@@ -191,14 +200,14 @@ class Adapter(ABC):
         State may change only if `learn`, and only when nothing can fail any more.
         """
 
-    def derive(self) -> None:  # noqa: B027
-        """Compute what follows from the state; called whenever the state was settled, restored, moved or cleared."""
+    def recompute(self) -> None:  # noqa: B027
+        """Compute what follows from the state; called whenever the state was flushed, restored, moved or cleared."""
 
-    def settles_at(self, seen: int) -> int:
-        """Return the position of the stream, after `seen` samples, where the state settles next; 0 for nowhere.
+    def next_flush(self, seen: int) -> int:
+        """Return the position of the stream, after `seen` samples, where the state is flushed next; 0 for nowhere.
 
         Batches are cut at these positions, so `respond` never sees samples before and after one at once. By default, a
-        method that has a setting `refresh` or `batch` settles every so many samples, and others nowhere.
+        method with a setting `refresh` or `batch` is flushed every `refresh` or `batch` samples, and others never.
         """
         every: int = getattr(self, "batch" if self.answers_batches else "refresh", 0)
         return (seen // every + 1) * every if every else 0
@@ -211,8 +220,8 @@ class Adapter(ABC):
         """Return one line that a user should know of the stream; "" if there is nothing to say."""
         return ""
 
-    def learnt(self) -> dict[str, HostArray]:
-        """Return what was learnt of each class, as named columns (K,); by default, entries per class."""
+    def class_statistics(self) -> dict[str, HostArray]:
+        """Return what was learnt of each class, as named columns (K,); by default, the number of entries."""
         classes = {name: [entry.class_index for entry in entries] for name, entries in self.entries().items()}
         return {name: np.bincount(held, minlength=len(self.head)) for name, held in classes.items()}
 
@@ -283,7 +292,7 @@ class Adapter(ABC):
         """
         require(type(self), views=evidence.views is not None, text=True, labels=bool(self.seen))
         count = len(evidence)
-        chosen = learn & self.counts_samples & ~self.corrections.knows(evidence)
+        chosen = learn & self.counts_samples & ~self.corrections.is_corrected(evidence)
         ids = self.samples_seen + np.cumsum(chosen) - chosen if ids is None else np.asarray(ids, dtype=np.int64)
         if chosen.any() and len(self.parts) > 1 and not np.isfinite(evidence.host_entropy).all():
             raise InputError("the evidence holds NaN or infinity; check the features and class vectors it was made of.")
@@ -293,47 +302,73 @@ class Adapter(ABC):
         while start < count:
             learning = bool(chosen[start])
             end = runs[bisect_right(runs, start)]
-            due = self.settles_at(self.samples_seen) if learning else 0
+            due = self.next_flush(self.samples_seen) if learning else 0
             if due:
                 end = min(end, start + due - self.samples_seen)
             steps.append(self.respond(evidence[start:end], ids[start:end], learning))
             if learning:
                 self.seen[self.origin] = self.seen.get(self.origin, 0) + end - start
                 if self.samples_seen == due:
-                    self.settle()
+                    self.flush()
             start = end
         step = steps[0] if len(steps) == 1 else _joined(steps)
         return replace(step, logits=self.corrections.vote(step.logits, evidence)) if len(self.corrections) else step
 
-    def refined(self, features: Array) -> Iterator[Array]:
-        """Answer a whole stream once more from everything learnt from it; the adapter does not change.
+    @overload
+    def second_pass(self, features: Sequence[Any]) -> HostArray: ...
+    @overload
+    def second_pass(self, features: AnyArray) -> AnyArray: ...
+    def second_pass(self, features: Array) -> Array:
+        """Answer a whole stream once more from everything that was learnt from it; the adapter does not change.
 
-        Takes features (n, d) or (n, V, d), read in slices: a memory map will do. Yields logits (b, K) of b samples at
-        a time where the head lives. Unless a method knows better, they are the answers of the frozen adapter. A method
-        that has a setting `rounds` first learns the stream anew so many times, each time from nothing but the features
-        and the answers of the adapter before.
+        The first samples of a stream are answered by an adapter that has seen little. Where a stream has an end, they
+        can be answered again, and their order matters far less.
+
+        Args:
+            features: (n, d), or (n, V, d) for V views per sample, of the whole stream that the adapter was shown.
+
+        Returns:
+            (n, K) logits in the caller's array library, device and dtype.
+
+        Examples:
+            >>> import numpy as np
+            >>> from acclimate import TDA, Head
+            >>> adapter = TDA(Head(np.eye(3), logit_scale=10.0))
+            >>> features = np.tile(np.eye(3), (5, 1))
+            >>> online = adapter.step(features)
+            >>> bool((adapter.second_pass(features)[0] > online[0]).any())
+            True
+        """
+        return _as_given(list(self.second_pass_blocks(self.head.unit_features(features))), features)
+
+    def second_pass_blocks(self, features: Array) -> Iterator[Array]:
+        """Yield the logits (b, K) of the second pass, of b samples at a time, where the head lives.
+
+        Features are read in slices: a memory map will do. Unless a method knows better, the answers are those of the
+        frozen adapter. A method with a setting `rounds` first learns the stream anew `rounds` times, each time from
+        nothing but the features and the answers of the adapter before.
         """
         final = self
         for _ in range(getattr(self, "rounds", 0)):
             taught = type(self)(self.head, **self.given, **self.settings)
             taught.corrections.restore(self.corrections.dump())
-            for (_, evidence), logits in zip(observed(self.head, features), final.last_answers(features), strict=True):
+            for (_, evidence), logits in zip(observed(self.head, features), final.frozen_logits(features), strict=True):
                 taught.learn_labels(evidence, softmax_and_entropy(logits)[0])
             final = taught
-        yield from final.last_answers(features)
+        yield from final.frozen_logits(features)
 
-    def last_answers(self, features: Array) -> Iterator[Array]:
-        """Yield the logits of the adapter, settled and frozen, block by block; as every generator, of a copy of it."""
-        self.settle()
+    def frozen_logits(self, features: Array) -> Iterator[Array]:
+        """Yield the logits of the adapter, flushed and frozen, block by block; as every generator, of a copy of it."""
+        self.flush()
         for start, evidence in observed(self.head, features):
             logits = self.respond(evidence, np.arange(start, start + len(evidence)), False).logits
             yield self.corrections.vote(logits, evidence)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Let everything that was learnt count from now on."""
         for part in self.parts.values():
-            part.settle()
-        self.derive()
+            part.flush()
+        self.recompute()
 
     def freeze(self) -> None:
         """Answer from what was learnt so far, and learn nothing more."""
@@ -347,7 +382,7 @@ class Adapter(ABC):
         """Forget everything learnt; the adapter is as new."""
         for part in self.parts.values():
             part.clear()
-        self.derive()
+        self.recompute()
         self.seen = {}
         self.frozen = False
 
@@ -380,7 +415,7 @@ class Adapter(ABC):
             dumps[name][key] = values
         for name, part in self.parts.items():
             part.restore(dumps[name])
-        self.derive()
+        self.recompute()
 
     def replace_head(self, head: Head) -> None:
         """Follow another head; classes of the same name keep what was learnt of them."""
@@ -389,7 +424,7 @@ class Adapter(ABC):
         for part in self.parts.values():
             part.move(head, position)
         self.head = head
-        self.derive()
+        self.recompute()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Adapter":
         twin = object.__new__(type(self))
@@ -468,35 +503,6 @@ def observed(head: Head, features: Array) -> Iterator[tuple[int, Evidence]]:
     size = block_size(head, features)
     for start in range(0, features.shape[0], size):
         yield start, head.observe(features[start : start + size])
-
-
-@overload
-def refine(adapter: Adapter, features: Sequence[Any]) -> HostArray: ...
-@overload
-def refine(adapter: Adapter, features: AnyArray) -> AnyArray: ...
-def refine(adapter: Adapter, features: Array) -> Array:
-    """Answer a whole stream once more from everything that the adapter has learnt from it: the second pass.
-
-    The first samples of a stream are answered by an adapter that has seen little. Where a stream has an end, they can
-    be answered again, and their order matters far less. The adapter does not change.
-
-    Args:
-        adapter: the adapter that has been shown the stream.
-        features: (n, d), or (n, V, d) for V views per sample, of the whole stream.
-
-    Returns:
-        (n, K) logits in the caller's array library, device and dtype.
-
-    Examples:
-        >>> import numpy as np
-        >>> from acclimate import TDA, Head, refine
-        >>> adapter = TDA(Head(np.eye(3), logit_scale=10.0))
-        >>> features = np.tile(np.eye(3), (5, 1))
-        >>> online = adapter.step(features)
-        >>> bool((refine(adapter, features)[0] > online[0]).any())
-        True
-    """
-    return _as_given(list(adapter.refined(adapter.head.unit_features(features))), features)
 
 
 def _as_given(answers: Sequence[Array], features: Array) -> Array:

@@ -28,10 +28,10 @@ MAX_CORRECTIONS = 2000  # more cost more than they teach
 TOO_MANY = f"at most {MAX_CORRECTIONS} images can be corrected; fit a few-shot method by `acclimate fit` instead"
 CERTAIN_NATS = 15.0  # lead of the corrected class when the image is shown again
 # One set for all data; docs/corrections.md says what they do, and benchmarks/corrections.py measures them.
-NEAR = 50.0  # how fast likeness falls with the angle between two images, where little is known: near-duplicates
-WIDE = 10.0  # the same where corrections predict each other
+GAMMA_LOCAL = 50.0  # how fast likeness falls with the angle between two images, where little is known: near-duplicates
+GAMMA_BROAD = 10.0  # the same where corrections predict each other
 EVIDENCE_NATS = 2.0  # the lead that this takes: log-likelihood of the corrections, each left out in turn
-DOUBT = 0.3  # how much a correction stands for its image alone, and not for those that are like it
+RIDGE = 0.3  # how much a correction stands for its image alone, and not for those that are like it
 SMALLEST_PROB = 1e-6  # a correction that nothing predicts counts no more than this
 STRENGTH = 4.0  # nats that a wholly wrong answer is moved by
 NAME_BYTES = 4096  # the end of a longer name is kept; all names take as much room as the longest
@@ -140,7 +140,7 @@ class Corrections(State):
         self._take({name: values[kept] for name, values in self._rows().items()})
 
     @exclusive
-    def knows(self, evidence: Evidence) -> HostArray:
+    def is_corrected(self, evidence: Evidence) -> HostArray:
         """Return which of B samples are corrected images: (B,)."""
         if not len(self):
             return np.zeros(len(evidence), bool)
@@ -223,15 +223,15 @@ class Corrections(State):
         self.classes = rows["classes"].astype(np.int64)
         self.ids = rows["ids"].astype(np.int64)
         self.names = rows["names"][:, :width].astype(np.uint8)
-        self.sharpness = NEAR
+        self.sharpness = GAMMA_LOCAL
         self._probs = self._votes = namespace(like).zeros((0, len(self.head)), dtype=like.dtype, device=device(like))
         if len(self):
             evidence = self.head.observe_unit(self.keys)
             self._probs = evidence.probs
-            near, near_fit = self._ridge(evidence, NEAR)
-            wide, wide_fit = self._ridge(evidence, WIDE)
+            near, near_fit = self._ridge(evidence, GAMMA_LOCAL)
+            wide, wide_fit = self._ridge(evidence, GAMMA_BROAD)
             is_wide = wide_fit > near_fit + EVIDENCE_NATS
-            self.sharpness = WIDE if is_wide else NEAR
+            self.sharpness = GAMMA_BROAD if is_wide else GAMMA_LOCAL
             self._votes = move(wide if is_wide else near, like)
 
     def _ridge(self, evidence: Evidence, sharpness: float) -> tuple[HostArray, float]:
@@ -241,7 +241,7 @@ class Corrections(State):
         errors = -probs
         errors[rows, self.classes] += 1.0
         likeness = _likeness(keys @ keys.T, probs, probs, sharpness)
-        inverse = np.linalg.inv(likeness + DOUBT * np.eye(len(self)))
+        inverse = np.linalg.inv(likeness + RIDGE * np.eye(len(self)))
         votes = STRENGTH * inverse @ errors
         left_out = logits + STRENGTH * errors - votes / np.diag(inverse)[:, None]
         return votes, float(np.log(softmax_and_entropy(left_out)[0][rows, self.classes] + SMALLEST_PROB).sum())

@@ -91,7 +91,7 @@ class FewShot(Adapter):
             self.seen = seen
             raise
         self.seen = {self.origin: len(shots.labels)}
-        self.derive()
+        self.recompute()
 
     @abstractmethod
     def learn(self, shots: Labelled, validation: Labelled | None, progress: Progress) -> None:

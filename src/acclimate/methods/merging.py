@@ -65,7 +65,7 @@ def merge_states(adapters: Iterable[Adapter], start: Adapter | None = None) -> A
     dumps = {name: [adapter.parts[name].dump() for adapter in adapters] for name in merged.parts}
     for name, part in merged.parts.items():
         part.restore(part.merged(dumps[name], *(() if start is None else (start.parts[name].dump(),))))
-    merged.settle()
+    merged.flush()
     merged.seen = seen
     merged.frozen = all(adapter.frozen for adapter in adapters)
     return merged

@@ -78,7 +78,7 @@ class State(ABC):
         self.head = head
         self.restore(arrays)
 
-    def settle(self) -> None:  # noqa: B027 (most kinds of state have nothing pending)
+    def flush(self) -> None:  # noqa: B027 (most kinds of state have nothing pending)
         """Let everything that was added count from now on."""
 
     def entries(self) -> list[Entry]:
@@ -122,7 +122,7 @@ class Tensors(State):
     """Arrays by name that depend on the order of the samples, and so have no merge rule.
 
     They start at zero, as does what is learnt of a new class. A method that can merge computes them again from its
-    other parts when the merged state is settled.
+    other parts when the merged state is flushed.
 
     Args:
         head: see `State`.
@@ -205,7 +205,7 @@ class Tensors(State):
 class Sums(Tensors):
     """Running sums by name, which merge by addition.
 
-    What is added is pending until `settle`, so that a method can use the same sums for a whole block of the stream.
+    What is added is pending until `flush`, so that a method can use the same sums for a whole block of the stream.
 
     Args:
         head: see `State`.
@@ -220,7 +220,7 @@ class Sums(Tensors):
         >>> sums.add(counts=np.array([0.25, 0.75]))
         >>> sums["counts"]
         array([0., 0.])
-        >>> sums.settle()
+        >>> sums.flush()
         >>> sums["counts"]
         array([0.25, 0.75])
     """
@@ -241,7 +241,7 @@ class Sums(Tensors):
         return self[name] + self._values.get(f"{PENDING}{name}", 0.0)
 
     def add(self, **terms: Array) -> None:
-        """Add terms to the sums of these names; they count after the next `settle`."""
+        """Add terms to the sums of these names; they count after the next `flush`."""
         for name, term in terms.items():
             key = f"{PENDING}{name}"
             if key in self._values:
@@ -249,13 +249,13 @@ class Sums(Tensors):
             else:
                 self._values[key] = namespace(term).astype(term, self[name].dtype, copy=True)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Let everything that was added count from now on."""
         for name in self.pending:
             self._values[name] = self[name] + self._values.pop(f"{PENDING}{name}")
 
     def merged(self, dumps: Sequence[Dump], start: Dump | None = None) -> Dump:
-        """Add the sums up; with `start`, add to it what each has added to it since, settled or not."""
+        """Add the sums up; with `start`, add to it what each has added to it since, pending or not."""
         if start is None:
             there = [name for name in self.axes if any(name in dump for dump in dumps)]
             return {name: np.sum([dump[name] for dump in dumps if name in dump], axis=0) for name in there}

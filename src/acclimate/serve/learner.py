@@ -187,7 +187,7 @@ class Learner:
         if label not in (names := self.adapter.head.class_names):
             raise InputError(f"the stream has no label {label[:80]!r}; {nearest(label, names)}")
         features, pictures = encoded or self._find(sample_id or 0)
-        known = sample_id in corrections.ids or corrections.knows(self.adapter.head.observe(features))[0]
+        known = sample_id in corrections.ids or corrections.is_corrected(self.adapter.head.observe(features))[0]
         if not known and len(corrections) >= self._limits.corrections:
             raise InputError(f"the maximum of {self._limits.corrections} corrections is reached; undo one first.")
         about = {"id": sample_id, "label": label, "thumbnails": _texts(pictures)}
@@ -237,7 +237,7 @@ class Learner:
         taught = Counter(each["client"] for each in self.caches()) if self._caches else self.taught
         return {
             "labels": list(self.adapter.head.class_names),
-            "columns": {name: values.tolist() for name, values in self.adapter.learnt().items()},
+            "columns": {name: values.tolist() for name, values in self.adapter.class_statistics().items()},
             "clients": dict(+taught),
         }
 

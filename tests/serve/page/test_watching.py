@@ -116,7 +116,7 @@ def test_statistics_are_shown_for_methods_without_caches(run_service, open_page,
     classifier = Classifier(LABELS, f"onnx:{tiny_onnx}", method=method)
     for _ in classifier.stream(open_source(str(photos))):
         pass
-    columns = classifier.adapter.learnt()
+    columns = classifier.adapter.class_statistics()
     assert page.locator("#columns thead th").all_inner_texts() == ["label", *columns]
     rows = page.locator("#columns tbody tr").all()
     assert [row.locator("th").inner_text() for row in rows] == LABELS

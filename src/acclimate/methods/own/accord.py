@@ -73,7 +73,7 @@ class Accord(Adapter):
     guide "Our own method" derives the formulas. The softmax of the logits is calibrated.
 
     Args:
-        rounds: rounds of the second pass (`acclimate.refine`), each of which learns from the answers of the one before.
+        rounds: rounds of the second pass, each of which learns from the answers of the one before.
         anchor_even: samples that the text counts for in the mean of a class, believing even.
         anchor_seen: the same, believing seen; classes that do not occur must stay at their text.
         shrink: share of the round part in the covariance of a long stream.
@@ -86,7 +86,7 @@ class Accord(Adapter):
 
     Examples:
         >>> import numpy as np
-        >>> from acclimate import Accord, Head, refine
+        >>> from acclimate import Accord, Head
         >>> rng = np.random.default_rng(5)
         >>> true = rng.integers(0, 8, 800)
         >>> vectors, shift = rng.standard_normal((2, 8, 16)) / 4
@@ -94,7 +94,7 @@ class Accord(Adapter):
         >>> adapter = Accord(Head(vectors, logit_scale=10.0))
         >>> zero_shot = adapter.head.observe(features).logits
         >>> online = adapter.step(features)
-        >>> answers = (zero_shot, online, refine(adapter, features))
+        >>> answers = (zero_shot, online, adapter.second_pass(features))
         >>> errors = [int((logits.argmax(axis=1) != true).sum()) for logits in answers]
         >>> errors[0] > errors[1] and errors[0] > errors[2]
         True
@@ -162,7 +162,7 @@ class Accord(Adapter):
             outer_1=(second, second),
         )
 
-    def settles_at(self, seen: int) -> int:
+    def next_flush(self, seen: int) -> int:
         """Return the next of growing positions, the first late enough to have seen a quarter of the classes.
 
         Each is a multiple of a block, and at least 1.25 times the one before.
@@ -253,7 +253,7 @@ class Accord(Adapter):
 
     # What follows from what was counted
 
-    def derive(self) -> None:
+    def recompute(self) -> None:
         """Compute the classifier, the weights of the experts, the temperatures and the offsets."""
         self.parameters: Parameters | None = None
         self.likeness = 0.0
@@ -338,19 +338,19 @@ class Accord(Adapter):
         how = f"rare or absent (the answers are spread as if over about {many:.0f})"
         return f"some of the {classes} labels seem to be {how}; if you know labels that do not occur, leave them out."
 
-    def learnt(self) -> dict[str, HostArray]:
+    def class_statistics(self) -> dict[str, HostArray]:
         """Return the samples per class, by their soft labels."""
         return {"samples": to_host(self.sums.total("counts"))}
 
     # The second pass
 
-    def refined(self, features: Array) -> Iterator[Array]:
+    def second_pass_blocks(self, features: Array) -> Iterator[Array]:
         """Learn the stream anew as a set, whatever its order, and answer it; no sample is judged by itself.
 
         Streams of fewer than 16 samples are not learnt anew.
         """
         if features.shape[0] < 16 or len(self.head) < 2 or not self.rounds:
-            yield from self.last_answers(features)
+            yield from self.frozen_logits(features)
             return
         rounds: list[Parameters] = []
         for _ in range(self.rounds):
@@ -375,7 +375,7 @@ class Accord(Adapter):
         sums = self._new_sums()
         for _, evidence in observed(self.head, features):
             self._learn(sums, evidence.features, self._relabel(evidence, rounds)[1])
-        sums.settle()
+        sums.flush()
         model = self._model(sums, features.shape[0])
         step = ceil(features.shape[0] / max(256, min(MEASURED_SAMPLES, 2**22 // len(self.head))))
         evidence = self.head.observe(features[::step])

@@ -32,7 +32,7 @@ class Prior(Adapter):
         >>> from acclimate import Head, create
         >>> adapter = create("prior", Head(np.eye(2), logit_scale=10.0), smoothing=1.0)
         >>> _ = adapter.step(np.tile([[0.8, 0.6]], (50, 1)))
-        >>> adapter.learnt()["share"].round(2)
+        >>> adapter.class_statistics()["share"].round(2)
         array([0.87, 0.13])
     """
 
@@ -58,11 +58,11 @@ class Prior(Adapter):
             probs = xp.astype(evidence.probs, counts.dtype)
             counts = counts + xp.cumulative_sum(probs, axis=0)
             self.answers.add(counts=xp.sum(probs, axis=0))
-            self.answers.settle()
+            self.answers.flush()
         correction = self.strength * xp.log(len(self.head) * self._shares(counts))
         return Step(evidence.logits - xp.astype(correction, evidence.logits.dtype))
 
-    def learnt(self) -> dict[str, HostArray]:
+    def class_statistics(self) -> dict[str, HostArray]:
         """Return the sum and the share of the answers per class."""
         counts = to_host(self.answers.total("counts"))
         return {"samples": counts, "share": self._shares(counts)}

@@ -79,7 +79,7 @@ class CoOp(TrainedPrompt):
             for part in (self.learned, self.exported):
                 part["context"][...] = move(context.detach(), self.head.class_vectors)
 
-    def derive(self) -> None:
+    def recompute(self) -> None:
         """Make the head of the learned prompt; until there is one, it is that of the words."""
         import torch
 

@@ -66,7 +66,7 @@ class TipAdapter(FewShot):
         >>> adapter.fit(np.array([[0.5, 0.0, 0.6], [0.0, 1.0, 0.0], [0.1, 0.0, 1.0]]), labels=[0, 1, 2])
         >>> adapter.step(np.array([[0.5, 0.1, 0.6]])).argmax(axis=1)  # zero-shot says 2
         array([0])
-        >>> adapter.learnt()["shots"]
+        >>> adapter.class_statistics()["shots"]
         array([1, 1, 1])
     """
 
@@ -89,7 +89,7 @@ class TipAdapter(FewShot):
         self.shots = self.declare("shots", Cache(self.head, None))
         self.weights = self.declare("weights", Tensors(self.head, dtype="float64", alpha_beta=(2,)))
 
-    def derive(self) -> None:
+    def recompute(self) -> None:
         """Compute the weights (K, 1) of the votes for each class."""
         self.vote_weights = move(vote_weights(self.shots.classes, len(self.head))[:, None], self.head.class_vectors)
 
@@ -110,7 +110,7 @@ class TipAdapter(FewShot):
         entropies = np.concatenate([evidence.host_entropy for _, evidence in observed(self.head, keys)])
         plan = self.shots.plan(np.full(len(labels), True), labels, entropies, np.arange(len(labels)))
         self.shots.commit(plan, self.trained(keys, shots, progress))
-        self.derive()
+        self.recompute()
         found = (self.alpha, self.beta) if validation is None else self._search(validation, progress)
         self.weights["alpha_beta"][...] = move(np.array(found), self.weights["alpha_beta"])
         progress(1)

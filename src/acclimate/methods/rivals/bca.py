@@ -44,7 +44,7 @@ class BCA(Adapter):
         >>> adapter = create("bca", Head(np.eye(3), logit_scale=10.0))
         >>> adapter.step(np.array([[0.9, 0.4, 0.1], [0.2, 0.9, 0.1]])).argmax(axis=1)
         array([0, 1])
-        >>> adapter.learnt()["samples"]
+        >>> adapter.class_statistics()["samples"]
         array([1., 1., 0.])
     """
 
@@ -66,7 +66,7 @@ class BCA(Adapter):
             Tensors(self.head, moved=(CLASSES, DIM), moves=(CLASSES,), priors=(CLASSES, CLASSES), updates=(CLASSES,)),
         )
 
-    def derive(self) -> None:
+    def recompute(self) -> None:
         """Compute the prototypes (K, d)."""
         self.prototypes = _halved(self.head.class_vectors + self.tensors["moved"])
 
@@ -103,7 +103,7 @@ class BCA(Adapter):
             state["priors"][k] = row / (weight + 1.0)
             state["updates"][k] += 1.0
 
-    def learnt(self) -> dict[str, HostArray]:
+    def class_statistics(self) -> dict[str, HostArray]:
         """Return the samples that moved each prototype, and the prior that it still means its class."""
         dump = self.tensors.dump()
         return {"samples": dump["moves"], "prior": 1.0 + dump["priors"].diagonal()}

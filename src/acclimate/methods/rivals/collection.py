@@ -15,7 +15,7 @@ SMALLEST_VARIANCE = 1e-6  # the samples of a class may all be equal in a coordin
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Collection(ZeroShot):
-    """An adapter that answers a finished set of samples as a whole (`refine`), and single samples zero-shot.
+    """An adapter that answers a finished set of samples as a whole (`second_pass`), and single samples zero-shot.
 
     It learns nothing from the samples it is shown one by one. A subclass answers the set in `answer_set`. The whole set
     is held at once: its features (n, d), and a few arrays of responsibilities (n, K).
@@ -27,7 +27,7 @@ class Collection(ZeroShot):
     def answer_set(self, features: Array, log_probs: Array) -> Array:
         """Return logits (n, K) for a set with features (n, d) and zero-shot's log-probabilities (n, K)."""
 
-    def refined(self, features: Array) -> Iterator[Array]:
+    def second_pass_blocks(self, features: Array) -> Iterator[Array]:
         """Answer the set; the order of its samples does not matter."""
         blocks = [(each.features, log_softmax(each.logits)) for _, each in observed(self.head, features)]
         concat = namespace(blocks[0][0]).concat

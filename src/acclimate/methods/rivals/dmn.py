@@ -42,7 +42,7 @@ class DMN(Adapter):
         >>> adapter = create("dmn", Head(np.eye(3), logit_scale=10.0))
         >>> adapter.step(np.array([[0.9, 0.3, 0.1], [0.2, 0.9, 0.1]])).argmax(axis=1)
         array([0, 1])
-        >>> adapter.learnt()["memory"]
+        >>> adapter.class_statistics()["memory"]
         array([1, 1, 0])
     """
 

@@ -31,7 +31,7 @@ class DOTA(Adapter):
         variance: variance of every feature before anything was seen.
         ridge: share of the identity in the covariance.
         refresh: samples from one refresh of the covariance to the next, at most.
-        rounds: rounds of the second pass (`acclimate.refine`), each of which learns from the answers of the one before.
+        rounds: rounds of the second pass, each of which learns from the answers of the one before.
 
     Note:
         The authors publish a setting for each of 15 datasets (github.com/skylineeeeen/DOTA, configs/vit).
@@ -51,7 +51,7 @@ class DOTA(Adapter):
         >>> adapter = create("dota", Head(np.eye(3), logit_scale=10.0))
         >>> adapter.step(np.tile(np.eye(3), (64, 1))).shape
         (192, 3)
-        >>> adapter.learnt()["samples"].round()
+        >>> adapter.class_statistics()["samples"].round()
         array([64., 64., 64.])
     """
 
@@ -73,12 +73,12 @@ class DOTA(Adapter):
             raise InputError("refresh must be at least 1, variance above 0, and ridge from 0 to 1.")
         self.sums = self.declare("sums", Sums(self.head, counts=(CLASSES,), features=(CLASSES, DIM), outer=(DIM, DIM)))
 
-    def settles_at(self, seen: int) -> int:
+    def next_flush(self, seen: int) -> int:
         """Return the next position where the inverse changes, the more rarely the more was seen."""
         step = min(self.refresh, 1 << max(0, (seen // 16).bit_length() - 1))
         return (seen // step + 1) * step
 
-    def derive(self) -> None:
+    def recompute(self) -> None:
         """Compute the inverse of the covariance (d, d) from the sums."""
         counts = self.sums["counts"][:, None]
         outer = self.sums["outer"]
@@ -115,7 +115,7 @@ class DOTA(Adapter):
         x = evidence.features
         self.sums.add(counts=namespace(x).sum(labels, axis=0), features=labels.T @ x, outer=x.T @ x)
 
-    def learnt(self) -> dict[str, HostArray]:
+    def class_statistics(self) -> dict[str, HostArray]:
         """Return samples per class, and the angle in degrees between its mean and its text vector (90 for no mean)."""
         means = to_host(self.sums.total("features"))
         lengths = np.maximum(np.linalg.norm(means, axis=1), np.finfo(means.dtype).tiny)

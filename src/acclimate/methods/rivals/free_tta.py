@@ -29,7 +29,7 @@ class FreeTTA(Adapter):
         weight: weight of the discriminant.
         decay: how fast the count of a sample falls with its entropy.
         refresh: samples from one refresh of means and covariance to the next.
-        rounds: rounds of the second pass (`acclimate.refine`), each of which learns from the answers of the one before.
+        rounds: rounds of the second pass, each of which learns from the answers of the one before.
 
     Note:
         The authors' code was not found. The paper (arXiv 2507.06973) has weight 0.2 and `w = exp(-4.5 H)` with H in
@@ -50,7 +50,7 @@ class FreeTTA(Adapter):
         >>> adapter = create("free-tta", Head(np.eye(3), logit_scale=20.0))
         >>> adapter.step(np.tile(np.eye(3), (64, 1))).shape
         (192, 3)
-        >>> adapter.learnt()["samples"].round()
+        >>> adapter.class_statistics()["samples"].round()
         array([64., 64., 64.])
     """
 
@@ -71,7 +71,7 @@ class FreeTTA(Adapter):
             "sums", Sums(self.head, counts=(CLASSES,), features=(CLASSES, DIM), scatter=(DIM, DIM))
         )
 
-    def derive(self) -> None:
+    def recompute(self) -> None:
         """Compute the means (K, d) and the discriminant's weights (K, d) and offsets (K,) from the sums."""
         scatter = self.sums["scatter"]
         vectors = self.head.class_vectors
@@ -105,7 +105,7 @@ class FreeTTA(Adapter):
         scatter = (count * x).T @ x - cross - cross.T + (counts[:, None] * self.means).T @ self.means
         self.sums.add(counts=counts, features=counted.T @ x, scatter=scatter)
 
-    def learnt(self) -> dict[str, HostArray]:
+    def class_statistics(self) -> dict[str, HostArray]:
         """Return the sum of the samples' counts by class, and the share of each class in it."""
         counts = to_host(self.sums.total("counts"))
         mass = counts + 1.0 / len(self.head)

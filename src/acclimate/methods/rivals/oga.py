@@ -42,7 +42,7 @@ class OGA(Adapter):
         >>> adapter = create("oga", Head(np.eye(3), logit_scale=10.0), cache_capacity=2)
         >>> adapter.step(np.tile([[0.9, 0.3, 0.1], [0.2, 0.9, 0.1]], (100, 1))).shape
         (200, 3)
-        >>> adapter.learnt()["cache"]
+        >>> adapter.class_statistics()["cache"]
         array([2, 2, 0])
     """
 
@@ -62,10 +62,10 @@ class OGA(Adapter):
             raise InputError("cache_capacity and batch must be at least 1.")
         self.cache = self.declare("cache", Cache(self.head, self.cache_capacity))
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Do nothing: everything that was learnt counts already."""
 
-    def derive(self) -> None:
+    def recompute(self) -> None:
         """Compute the weights (K, d) and offsets (K,) of the Gaussians' logarithms, without what all classes share."""
         vectors = self.head.class_vectors
         xp = namespace(vectors)
@@ -98,7 +98,7 @@ class OGA(Adapter):
         plan = self.cache.plan(np.full(len(ids), learn), evidence.predicted, evidence.host_entropy, ids)
         if plan.samples:
             self.cache.commit(plan, evidence.features)
-            self.derive()
+            self.recompute()
         return Step(
             evidence.logits + evidence.features @ self.weights.T + self.offsets,
             {"cache": Change(plan.samples, plan.dropped)},

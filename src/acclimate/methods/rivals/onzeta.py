@@ -47,7 +47,7 @@ class OnZeta(Adapter):
         >>> from acclimate import Head, create
         >>> adapter = create("onzeta", Head(np.eye(2), logit_scale=10.0), balance=1.0)
         >>> _ = adapter.step(np.tile([[0.8, 0.6]], (50, 1)))
-        >>> adapter.learnt()["raised by"].round(1)
+        >>> adapter.class_statistics()["raised by"].round(1)
         array([2.8, 4.8])
     """
 
@@ -70,7 +70,7 @@ class OnZeta(Adapter):
             raise InputError("balance must be from 0 to 1, mix between 0 and 1, horizon and sharpness above 0.")
         self.tensors = self.declare("tensors", Tensors(self.head, duals=(CLASSES,), moved=(CLASSES, DIM)))
 
-    def derive(self) -> None:
+    def recompute(self) -> None:
         """Compute the proxies (K, d)."""
         self.proxies = self.head.class_vectors + self.tensors["moved"]
 
@@ -101,7 +101,7 @@ class OnZeta(Adapter):
         self.proxies = unit_rows(scale[:, None] * (self.proxies + moves @ features), "proxies")
         self.tensors["duals"][...] = duals
         self.tensors["moved"][...] = self.proxies - self.head.class_vectors
-        self.derive()
+        self.recompute()
         return Step(xp.stack(answers))
 
     def _answer(self, balanced: Array, cosines: Array, samples: int) -> tuple[Array, Array, Array]:
@@ -112,6 +112,6 @@ class OnZeta(Adapter):
         log_v = log_softmax(self.sharpness * self.head.logit_scale * cosines)
         return xp.logaddexp(log(weight) + log_v, log1p(-weight) + log_q), xp.exp(log_q), xp.exp(log_v)
 
-    def learnt(self) -> dict[str, HostArray]:
+    def class_statistics(self) -> dict[str, HostArray]:
         """Return the dual of each class, which is added to its logit."""
         return {"raised by": to_host(self.tensors["duals"]).copy()}

@@ -44,7 +44,7 @@ class SCA(Adapter):
         >>> adapter = create("sca", Head(np.eye(3), logit_scale=10.0))
         >>> adapter.step(np.tile(np.eye(3), (64, 1))).argmax(axis=1)[-3:]
         array([0, 1, 2])
-        >>> adapter.learnt()["samples"].round()
+        >>> adapter.class_statistics()["samples"].round()
         array([64., 64., 64.])
     """
 
@@ -68,7 +68,7 @@ class SCA(Adapter):
             "solution", Tensors(self.head, dtype="float64", inverse=(DIM, DIM), weights=(CLASSES, DIM))
         )
 
-    def derive(self) -> None:
+    def recompute(self) -> None:
         """Compute the classifier from the sums where it is lost: in a new, a cleared and a merged state."""
         inverse = self.solution["inverse"]
         xp = namespace(inverse)
@@ -112,6 +112,6 @@ class SCA(Adapter):
         self.solution["weights"][...] += (labels - x @ self.solution["weights"].T).T @ gain
         inverse -= projected.T @ gain
 
-    def learnt(self) -> dict[str, HostArray]:
+    def class_statistics(self) -> dict[str, HostArray]:
         """Return the samples per class."""
         return {"samples": to_host(self.sums.total("counts"))}

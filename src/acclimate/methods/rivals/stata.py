@@ -37,10 +37,10 @@ class StatA(Collection):
 
     Examples:
         >>> import numpy as np
-        >>> from acclimate import Head, create, refine
+        >>> from acclimate import Head, create
         >>> adapter = create("stata", Head(np.eye(3), logit_scale=10.0))
         >>> features = np.tile([[0.9, 0.3, 0.1], [0.2, 0.9, 0.1]], (100, 1))
-        >>> refine(adapter, features).argmax(axis=1)[:4]
+        >>> adapter.second_pass(features).argmax(axis=1)[:4]
         array([0, 1, 0, 1])
     """
 
