@@ -158,7 +158,7 @@ def place(quick: bool) -> Section:
     """Time the one place that answers, when the parts are there: read, adapt, second pass, parquet files."""
     from acclimate.classify.classification import Classification
     from acclimate.cluster.cluster_run import ParquetFolder
-    from acclimate.cluster.filesystem import Storage
+    from acclimate.cluster.storage import Storage
 
     rows = []
     for classes in CLASSES[: 1 if quick else None]:

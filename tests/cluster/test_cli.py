@@ -15,8 +15,8 @@ parquet = pytest.importorskip("pyarrow.parquet", reason="results are parquet fil
 datasets = pytest.importorskip("pyarrow.dataset")
 
 from acclimate.cli import app  # noqa: E402
-from acclimate.cluster.filesystem import Storage  # noqa: E402
 from acclimate.cluster.machines import check_machines  # noqa: E402
+from acclimate.cluster.storage import Storage  # noqa: E402
 from acclimate.errors import InputError  # noqa: E402
 from acclimate.methods import load_state  # noqa: E402
 from acclimate.sources import Sample  # noqa: E402
@@ -94,7 +94,7 @@ def test_folders_that_are_not_shared(local_ray, here, monkeypatch):
             raise FileNotFoundError("not here")
         return b""
 
-    monkeypatch.setattr("acclimate.cluster.filesystem.FILE_DELAY_S", 0.1)
+    monkeypatch.setattr("acclimate.cluster.storage.FILE_DELAY_S", 0.1)
     check_machines(Storage(here), Sample("image", partial(content, None)))
     check_machines(Storage(here), Sample("broken", partial(content, -1)))  # it is broken on every node
     with pytest.raises(InputError, match=r"the node 127\.0\.0\.1 .* cannot read image, the first image \(not here"):

@@ -12,9 +12,9 @@ import numpy as np
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.classify.table import read_results
 from acclimate.classify.task import Encoding, Job, Task, find_run, open_classifier
-from acclimate.cluster.filesystem import FileSystemError
 from acclimate.cluster.run_folder import RunFolder
 from acclimate.sources.source import Sample
+from acclimate.sources.urls import FileSystemError
 from table_encoder import TableEncoder, picture
 
 

@@ -153,8 +153,8 @@ def _classify(job: "Job", results: "Results", pool: "Pool", address: str | None)
     from acclimate.classify.task import open_classifier
     from acclimate.cluster.cluster_run import classify_on_cluster
     from acclimate.cluster.connection import connect, send_plugins
-    from acclimate.cluster.listing import list_images
     from acclimate.cluster.machines import alive, check_machines
+    from acclimate.sources.urls import list_images
 
     samples = _list_samples(job, list_images)
     with connect(address):

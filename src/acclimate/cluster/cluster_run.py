@@ -21,15 +21,16 @@ from acclimate.classify.classification import Classification
 from acclimate.classify.table import Table, write_parquet
 from acclimate.classify.task import Job
 from acclimate.cluster.encoding import Encoder, Encoders, StopRequest
-from acclimate.cluster.filesystem import Storage, is_local, storage_of
 from acclimate.cluster.machines import Pool
 from acclimate.cluster.run_folder import Block, RunFolder
+from acclimate.cluster.storage import Storage, storage_of
 from acclimate.errors import InputError, RunError
 from acclimate.images.opening import URL
 from acclimate.predict import Prediction
 from acclimate.reading.walk import read_ahead
 from acclimate.run import ABOUT, OWNER, PART_NAME, Batch, Part, Run, part_name
 from acclimate.sources.source import Sample
+from acclimate.sources.urls import is_local
 
 FILE_ROWS = 2**16  # rows of a file of results
 

@@ -20,15 +20,11 @@ ANSWER_TIMEOUT_S = 5.0  # time limit for an answer from the cluster's address
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # first bytes of gRPC, with empty settings
 THIS_MACHINE = (None, "", "local")  # addresses that start a Ray here
 LOCAL = "or leave out --address for a Ray of this machine alone"
-# Words in errors of Ray -> what to do
-REFUSALS = {
-    "any running Ray instance": "no Ray cluster runs on this machine; start one with `ray start --head`, give the "
-    f"address of another one, {LOCAL}.",
-    "(?i)token|authenticat": "the cluster at {address} asks for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
-    "to what `ray get-auth-token` prints on its head node.",
-    "No node info found|node_ip_address": "this machine is not a node of the cluster at {address}; run the command on "
-    "one that is, for example with `ray job submit`, or add this one with `ray start --address={address}`.",
-}
+JOINING = (
+    "the command runs on a node of the cluster: start one with `ray start --head`, add this machine by `ray start "
+    "--address=HOST:PORT`, or use `ray job submit`. Where a token is asked for, set RAY_AUTH_MODE=token, and "
+    "RAY_AUTH_TOKEN to what `ray get-auth-token` prints on the head node"
+)
 # Lifetime of a process that runs no task. After one second, Ray's default, every block of a job would wait for new
 # processes where encoders hold all CPUs.
 IDLE = "RAY_idle_worker_killing_time_threshold_ms"
@@ -129,10 +125,8 @@ def _join(address: str, **how: Any) -> None:
     try:
         ray.init(address, **how)
     except Exception as error:  # the type depends on Ray's version
-        said = f"{error} {error.__cause__ or ''}"
-        advice = next((advice for words, advice in REFUSALS.items() if re.search(words, said)), "")
-        refusal = advice.format(address=address) or " ".join(said.split())[:400]
-        raise InputError(f"cannot connect to the Ray cluster at {address}: {refusal}") from error
+        why = " ".join(f"{error} {error.__cause__ or ''}".split())[:400].rstrip(".")
+        raise InputError(f"cannot connect to the Ray cluster at {address}: {why}; {JOINING}; {LOCAL}.") from error
 
 
 def _silent(host: str, port: int) -> str:

@@ -9,7 +9,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from acclimate import __version__
-from acclimate.cluster.filesystem import Storage
+from acclimate.cluster.storage import Storage
 from acclimate.errors import InputError, RunError
 from acclimate.sources.source import Sample
 

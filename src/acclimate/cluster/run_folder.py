@@ -6,11 +6,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from acclimate.cluster.filesystem import Storage, is_local, storage_of
+from acclimate.cluster.storage import Storage, storage_of
 from acclimate.errors import RunError
 from acclimate.files import remove_leftovers
 from acclimate.run import ABOUT, OWNER, SUFFIX, Part, part_name
 from acclimate.sources.source import Sample
+from acclimate.sources.urls import is_local
 
 
 class Block(NamedTuple):

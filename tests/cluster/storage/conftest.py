@@ -45,7 +45,7 @@ def elsewhere(s3, tmp_path):
 
 
 def forget_filesystems():
-    from acclimate.cluster import filesystem
+    from acclimate.sources import urls
 
-    filesystem._open.cache_clear()
-    filesystem._opened.cache_clear()
+    urls._open.cache_clear()
+    urls._opened.cache_clear()

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from acclimate.cli import app
-from acclimate.cluster.filesystem import Storage
+from acclimate.cluster.storage import Storage
 from acclimate.methods import load_state, state_to_bytes
 from small_images import encoded
 

@@ -6,11 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from acclimate.cluster import listing
-from acclimate.cluster.filesystem import Storage, open_object
-from acclimate.cluster.listing import list_images
+from acclimate.cluster.storage import Storage
 from acclimate.errors import InputError
-from acclimate.sources import open_source
+from acclimate.sources import open_source, urls
+from acclimate.sources.urls import list_images, open_object
 from small_images import draw, encoded, labels, names, shade, write_tar
 
 
@@ -164,7 +163,7 @@ def test_headers_of_shards_are_read_and_not_the_images(elsewhere, here, monkeypa
             return len(content)
 
     fill(elsewhere, {"0.tar": tar_bytes(here / "one.tar", {f"{each}.png": bytes(2**20) for each in range(20)})})
-    monkeypatch.setattr(listing, "open_object", lambda url: Counting(open_object(url)))
+    monkeypatch.setattr(urls, "open_object", lambda url: Counting(open_object(url)))
     assert len(list_images(f"wds:{elsewhere}/0.tar")) == 20
     assert 0 < sum(read) < 3 * 2**20
 
