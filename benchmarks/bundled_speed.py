@@ -31,12 +31,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
 import acclimate
 from acclimate.classifier import Classifier
-from acclimate.classify.outputs import ResultFile
-from acclimate.classify.run import Classification
 from acclimate.encoders.onnx import OnnxEncoder
 from acclimate.images.opening import open_image
 from acclimate.sources.source import open_source
-from classify_overhead import draw_photos
+from classify_overhead import classify_into, draw_photos
 
 BUNDLED = Path(acclimate.__file__).parent / "encoders" / "bundled"
 BATCHES = (1, 8, 32)
@@ -121,8 +119,7 @@ def whole_job(work: Path, encoder: OnnxEncoder, labels: int, turns: int) -> None
     def classify(method: str) -> Callable[[], object]:
         def run() -> None:
             classifier = Classifier(names, encoder, method=method, cache=work / "cache")
-            output = ResultFile(work / f"{method}.csv", top_k=3)
-            Classification(classifier=classifier, samples=samples, output=output).run()
+            classify_into(work / method, classifier, samples)
 
         return run
 

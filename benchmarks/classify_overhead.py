@@ -10,8 +10,11 @@ One encoder (a random ViT in ONNX, about the cost of a small CLIP), the same JPE
 """
 
 import argparse
+import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -21,12 +24,13 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from acclimate.classifier import Classifier
-from acclimate.classify.outputs import ResultFile
-from acclimate.classify.run import Classification
+from acclimate.classify.classification import Classification
+from acclimate.classify.table import Table
 from acclimate.encoders import load_encoder
 from acclimate.encoders.convert import convert
 from acclimate.images.opening import open_image
-from acclimate.sources.source import open_source
+from acclimate.run import Run
+from acclimate.sources.source import Sample, open_source
 from tiny_models import save_tiny_model
 
 
@@ -38,6 +42,19 @@ def draw_photos(folder: Path, count: int) -> None:
         fine = rng.integers(-12, 12, (375, 500, 3))
         pixels = np.clip(np.asarray(coarse, int) + fine, 0, 255).astype(np.uint8)
         Image.fromarray(pixels).save(folder / f"{i:04}.jpg", quality=90)
+
+
+def classify_into(work: Path, classifier: Classifier, samples: Sequence[Sample]) -> None:
+    """Classify images as the command does, into a new table beside a run."""
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    Classification(
+        classifier=classifier,
+        run=Run.create(work / "answers.run", classifier.about_features),
+        encode=partial(classifier.encoded, samples, "skip"),
+        expected=len(samples),
+        table=Table(work / "answers.csv", top_k=3),
+    ).answer()
 
 
 def main() -> None:
@@ -65,8 +82,7 @@ def main() -> None:
         def classify(method: str):
             def run() -> None:
                 classifier = Classifier(labels, encoder, method=method, cache=work / "cache")
-                output = ResultFile(work / f"{method}.csv", top_k=3)
-                Classification(classifier=classifier, samples=samples, output=output).run()
+                classify_into(work / method, classifier, samples)
 
             return run
 

@@ -15,13 +15,13 @@ import transformers
 
 from acclimate import Classifier
 from acclimate.arrays import to_host
-from peak_memory import peak_memory_mb, reset_peak_memory
 from acclimate.encoders import as_encoder
 from acclimate.errors import AcclimateError
 from acclimate.reading.walk import Preparer, encode_ahead
 from gpu_parts.bench import METHODS, NVJPEG, Bench, classify, shares
 from gpu_parts.models import resnet
 from gpu_parts.photos import prepare_files, processes
+from peak_memory import peak_memory_mb, reset_peak_memory
 
 
 def without_tower(encoder: Any) -> Any:

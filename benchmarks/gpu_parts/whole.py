@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from acclimate import Classifier, create
-from peak_memory import peak_memory_mb, reset_peak_memory
 from acclimate.images.opening import open_image
 from acclimate.predict import adapt_batch
 from acclimate.reading.walk import Preparer, encode_ahead
 from acclimate.views.augment import ModelInput, draw_plan
 from gpu_parts.bench import METHODS, NVJPEG, PILLOW, Bench, Ran, classify, memory_limit, shares
 from gpu_parts.models import preprocess
+from peak_memory import peak_memory_mb, reset_peak_memory
 
 
 def whole(bench: Bench) -> None:

@@ -95,10 +95,15 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file for writing that takes the place of another one, durably, when the block ends without an error."""
+def replacing(path: str | os.PathLike[str], folder: Path | None = None) -> Iterator[BinaryIO]:
+    """Open a file for writing that takes the place of another one, durably, when the block ends without an error.
+
+    It is written in `folder`, on the same file system, or else beside the other one.
+    """
     path = Path(path)
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # not its own name, which may be as long as allowed
+    temporary = (
+        folder or path.parent
+    ) / f".{secrets.token_hex(8)}.tmp"  # not its own name, which may be as long as allowed
     try:
         with open(temporary, "xb") as file:
             yield file

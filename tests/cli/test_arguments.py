@@ -68,7 +68,8 @@ def write_clip(path, seconds):
 def test_videos_are_classified_frame_by_frame_and_resumed(invoke, model, here, monkeypatch):
     write_clip(here / "clip.mp4", 6)
     (here / "bad.mp4").write_bytes(b"not a video")
-    command = ["classify", "clip.mp4", "bad.mp4", *model, "--fps", 2, "--batch-size", 4, "--checkpoint-every", 0]
+    command = ["classify", "clip.mp4", "bad.mp4", *model, "--encode", "fps=2"]
+    command += ["--encode", "batch_size=4"]
     invoke(*command, "--out", "whole.csv")
     rows = list(csv.DictReader(io.StringIO(Path("whole.csv").read_text())))
     assert [row["file"] for row in rows] == [*(f"clip.mp4#{i / 2}s" for i in range(12)), "bad.mp4"]
@@ -106,7 +107,12 @@ def test_features_are_what_their_name_says(invoke, model, photos, here, suffix):
         (["classify", "--out", "photos"], "cannot write photos: it is a folder"),
         (["classify", "--device", "gpu"], "cannot use device 'gpu'; choose from auto, cpu"),
         (["embed", "--out", "f.npz", "--device", "gpu"], "cannot use device 'gpu'"),
-        (["classify", "--fps", 0], "frames per second must be more than 0"),
+        (["classify", "--encode", "fps=0"], "--encode fps takes a number from 0.001 on; got '0'"),
+        (["classify", "--encode", "fsp=1"], "--encode takes KEY=VALUE, got 'fsp=1'; did you mean 'fps'?"),
+        (["classify", "--encode", "fps"], "--encode takes KEY=VALUE, got 'fps'"),
+        (["classify", "--encode", "decoder=gpu"], "--encode decoder takes auto, pillow, nvjpeg; got 'gpu'"),
+        (["classify", "--encode", "compile=1"], "--encode compile takes true, false; got '1'"),
+        (["classify", "--encode", "max_pixels=9"], "--encode max_pixels takes a number from 1,000,000"),
         (["classify", "--template", "a {x} of {}"], "has {x}; only {} or {c}"),
         (["classify", "--labels", "labels.csv"], "no label file at labels.csv"),
         (["classify", "--labels", "cat, Cat"], "'cat' and 'Cat' are the same class"),
@@ -132,11 +138,12 @@ def test_large_images(invoke, model, here, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)  # restores it
     Image.new("RGB", (1100, 1000)).save(here / "large.png")
     draw(here / "small.png")
-    limit = ["--max-pixels", 1_000_000]
+    limit = ["--encode", "max_pixels=1000000"]
     result = invoke("classify", "large.png", "small.png", *model, *limit)
-    assert "1,100,000 pixels: more than 1 million; make it smaller, or start with a larger --max-" in result.stdout
+    assert (
+        "1,100,000 pixels: more than 1 million; make it smaller, or start with a larger limit, --enc" in result.stdout
+    )
     assert "1 image classified, 1 could not be read" in result.stderr
-    assert "--max-pixels" in invoke("classify", "small.png", *model, "--max-pixels", 9, exit_code=2).stderr
     invoke("classify", "large.png", *model)
     assert pixel_limit() == 178_956_970
 
@@ -153,8 +160,8 @@ def test_frames_of_a_camera_that_stands_still_are_learnt_from_once(invoke, model
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     learnt = {}
-    for option in ("--skip-duplicates", "--no-skip-duplicates", "--fps=1"):
-        state = f"{option}.safetensors".strip("-")
+    for option in ("--skip-duplicates", "--no-skip-duplicates", "--encode=fps=1"):
+        state = f"{option.replace('=', '-')}.safetensors".strip("-")
         invoke("classify", "still.mp4", *model, "--method", "tda", "--state", state, option)
         learnt[option] = load_state(here / state).samples_seen
-    assert learnt == {"--skip-duplicates": 1, "--no-skip-duplicates": 6, "--fps=1": 1}
+    assert learnt == {"--skip-duplicates": 1, "--no-skip-duplicates": 6, "--encode=fps=1": 1}

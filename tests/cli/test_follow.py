@@ -1,4 +1,4 @@
-"""`classify --follow`, `--sort-into` and `sort`, as people type them."""
+"""`classify --follow` and `sort`, as people type them."""
 
 import csv
 import signal
@@ -42,7 +42,7 @@ def test_it_follows_a_folder_until_it_is_stopped_is_sorted_and_corrected_and_goe
         if seed == 100:
             (tmp_path / "fixes.csv").write_text("file,label\nlate100.png,blue\n")
             said = invoke("correct", "r.csv", "fixes.csv").stderr
-            assert "r.state.safetensors has 1 correction. Results: r.csv.\nAnswered again: " in said
+            assert "1 correction in all.\nAnswered again: " in said
             assert "7 images sorted into sorted: " in invoke("sort", "r.csv", "sorted").stderr
     found = [row["file"].rsplit("/", 1)[1] for row in rows(tmp_path)]
     assert sorted(found[:6]) == [f"img{i}.png" for i in range(6)]
@@ -54,10 +54,8 @@ def test_it_follows_a_folder_until_it_is_stopped_is_sorted_and_corrected_and_goe
 
 def test_images_are_sorted_and_taken_back(invoke, folder, model, tmp_path):
     before = sorted(path.name for path in folder.rglob("*.png"))
-    options = [*model, "--out", "r.csv", "--unsure", "0.2", "--sort-into", "sorted", "--sort-how", "move"]
-    said = invoke("classify", folder, *options).stderr
-    assert "6 images sorted into sorted: " in said
-    assert "Undo: acclimate sort r.csv --undo" in said
+    invoke("classify", folder, *model, "--out", "r.csv", "--unsure", "0.2")
+    assert "6 images sorted into sorted: " in invoke("sort", "r.csv", "sorted", "--how", "move").stderr
     assert not list(folder.rglob("*.png"))
     assert sorted(path.name for path in (tmp_path / "sorted").rglob("*.png")) == before
     assert "6 images taken back." in invoke("sort", "r.csv", "--undo").stderr
@@ -69,11 +67,10 @@ def test_images_are_sorted_and_taken_back(invoke, folder, model, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--follow", "--sort-into", "x", "--out", "r.csv"], "has no end at which to sort"),
         (["--follow", "--passes", "2"], "no end at which to answer once more; leave out --passes"),
-        (["--sort-into", "x"], "name the file with --out"),
+        (["--counts", "label"], "name the file with --out"),
         (["--resume", "--overwrite", "--out", "r.csv"], "pass one of them"),
-        (["--freeze", "--state", "typo.safetensors"], "there is none at typo.safetensors"),
+        (["--freeze", "--state", "typo.safetensors"], "name one that exists with --state"),
         (["--out", "nowhere/r.csv"], "there is no folder nowhere"),
     ],
 )

@@ -58,4 +58,4 @@ def test_commands_and_options_come_in_panels(monkeypatch):
     assert "classify" in panels[0]["Your images"]
     assert [*panels[1]] == ["Arguments", "Options", "Answers", "Output", "Adapting", "Reading", "Speed"]
     first = re.findall(r"^  (?:-\w, )?--([\w-]+)", panels[1]["Options"], re.MULTILINE)
-    assert first == ["labels", "model", "out", "report", "sort-into", "none-of-these", "help"]
+    assert first == ["labels", "model", "out", "report", "none-of-these", "help"]

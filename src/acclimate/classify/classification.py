@@ -159,19 +159,20 @@ class Classification:
     def _first_pass(self) -> bool:
         """Answer the images as they come; returns False if it was stopped before the last one."""
         table = self.table if self.table is not None and self.table.grows else None
-        grows = table is not None and not table.path.exists() and not self._replayed
-        if table is not None and grows:
+        growing = table is not None and not table.path.exists() and not self._replayed
+        if table is not None and growing:
             self._note(grown=True)
             table.begin()
         with closing(self._batches()) as batches:
             for batch in batches:
                 block = self._answer(batch)
                 self.blocks.append(block)
-                if table is not None and batch.start >= self._replayed and (grows or self.passes == 1):
+                if table is not None and growing:
                     table.append(block)
                 elif table is not None and self.images == self._replayed and self.passes == 1 and self.encode:
                     self._write_table()  # new images are appended to it
                     self._note(grown=True)
+                    growing = True
                 self.emit(block, self.passes == 1)
                 if self.stop():
                     return False
@@ -256,12 +257,14 @@ class Classification:
         if self.table is not None:
             self._write_table()
         state = state_to_bytes(self.classifier.adapter, self.classifier.notes)
+        ours = {"", self._state_before if self.run is None else str(self.run.answer.get("state_digest"))}
         if self.run is not None:
+            ours.add(digest(self.run.path / STATE))  # written before a kill
             with writing(self.run.path / STATE):
                 write_atomically(self.run.path / STATE, state)
             self.run.answer["answers"] = FINAL
         if self.state is not None:
-            self._write_state(self.state, state)
+            self._write_state(self.state, state, ours)
         if self.run is not None:
             self.run.save()
             self.run.take_place()
@@ -288,11 +291,9 @@ class Classification:
         for block in self.blocks:
             yield [row for row in block if row.index not in replaced]
 
-    def _write_state(self, path: Path, state: bytes) -> None:
+    def _write_state(self, path: Path, state: bytes, ours: Collection[str]) -> None:
         """Write what was learnt to the state file, unless another run has learnt into it since."""
-        about = {} if self.run is None else self.run.answer
-        now = digest(path)
-        if now not in ("", about.get("state_digest", self._state_before)):
+        if digest(path) not in {*ours, hashlib.sha256(state).hexdigest()}:
             self.notes.append(
                 f"another run has learnt into {path} since this one began, so it is left as it is; merge it with "
                 "what this run learnt by `acclimate state merge`."
@@ -300,7 +301,8 @@ class Classification:
             return
         with writing(path, StateError, "What was there before is untouched."):
             write_atomically(path, state)
-        about["state_digest"] = digest(path)
+        if self.run is not None:
+            self.run.answer["state_digest"] = digest(path)
 
 
 def readable_rows(run: Run) -> dict[str, int]:

@@ -320,7 +320,8 @@ class Table:
 def _write(path: Path, blocks: Iterable[Sequence[Mapping[str, Any]]], columns: Sequence[str], style: CsvStyle) -> None:
     """Write a table in the format of its name, whole or not at all."""
     suffix = path.suffix.lower()
-    with replacing(path) as file:
+    run = run_path(path)
+    with replacing(path, run if is_run(run) else None) as file:  # what a kill leaves there is removed by the next run
         if suffix == ".parquet":
             write_parquet(file, blocks, [name for name in columns if name not in csv_columns(100)])
         elif suffix == ".xlsx":

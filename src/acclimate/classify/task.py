@@ -41,6 +41,7 @@ ANSWER_OPTIONS = {
     "freeze": "--freeze",
     "order": "--order",
 }
+FITTED = {name: ANSWER_OPTIONS[name] for name in ("method", "settings", "templates")}  # what `acclimate fit` decides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +123,7 @@ class Encoding:
     Attributes:
         model: name of the model, or an encoder.
         views: views per image.
+        views_kind: kind of views; None for that of the method.
         generated: source of generated views.
         device: where the model runs.
         precision: precision of the image tower.
@@ -133,6 +135,7 @@ class Encoding:
 
     model: Any = "bundled"
     views: int = 1
+    views_kind: Any = None
     generated: str | None = None
     device: str = "auto"
     precision: Any = "auto"
@@ -158,7 +161,7 @@ class Encoding:
         model = run.features.get("model")
         if not trusted and "model" not in self.given and model != "bundled":
             raise InputError(f"the features of {run.path} were made by {model}; name the model again: --model {model}.")
-        taken = {name: run.features[name] for name in ("model", "views") if name not in self.given}
+        taken = {name: run.features[name] for name in ("model", "views", "views_kind") if name not in self.given}
         return replace(self, **taken)
 
 
@@ -214,18 +217,22 @@ def open_classifier(
     continued = run is not None and not {"labels", "templates", "expand"} & task.given
     head = _stored_head(run) if run is not None and continued else None
     start = state if state is not None and state.exists() else None
-    fitted = start if start is not None and _is_fitted(start) else None
+    chosen = {"labels": head or task.labels, "method": task.method, "templates": task.templates, **task.settings}
+    if fitted := start is not None and _is_fitted(start):
+        decided = [option for name, option in FITTED.items() if name in task.given]
+        if decided and (run is None or not continued):
+            raise InputError(
+                f"{start} was fitted by `acclimate fit`, which decides this; leave out {', '.join(decided)}."
+            )
+        chosen = {"fitted": start, "labels": task.labels if "labels" in task.given else None}
     classifier = Classifier(
-        None if fitted is not None else head or task.labels,
-        encoding.model,
-        method=None if fitted is not None else task.method,
-        fitted=fitted,
-        templates=None if fitted is not None else task.templates,
+        encoder=encoding.model,
         expand=task.expand,
         reject=task.none_of_these,
         skip_duplicates=task.skip_duplicates,
         unsure=task.unsure,
         views=encoding.views,
+        views_kind=encoding.views_kind,
         generated=encoding.generated,
         batch_size=task.batch_size,
         workers=encoding.workers,
@@ -234,11 +241,11 @@ def open_classifier(
         compile=encoding.compile,
         decoder=encoding.decoder,
         progress=progress,
-        **({} if fitted is not None else task.settings),
+        **chosen,
     )
     if run is not None:
         classifier.check_run(run)
-    if start is not None and fitted is None:
+    if start is not None and not fitted:
         classifier.continue_from(start)
     if task.origin and not classifier.adapter.samples_seen:
         classifier.adapter.origin = task.origin

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from acclimate.cli.console import say
-from acclimate.errors import InputError, reason
+from acclimate.errors import InputError, nearest, reason
 
 if TYPE_CHECKING:
     from acclimate.prompts import LearnedPrompts
@@ -82,7 +82,7 @@ MaxPixels = Annotated[
 LABELS_HELP = (
     "English labels in one argument, separated by commas ('cat, dog'), or a file: one label per line, .csv or .json."
 )
-LabelsUnlessFitted = Annotated[str | None, typer.Option(help=f"{LABELS_HELP} Not needed with --fitted.")]
+LabelsUnlessFitted = Annotated[str | None, typer.Option(help=f"{LABELS_HELP} Not needed with a fitted file.")]
 
 # Models
 Model = Annotated[str, typer.Option(help=MODEL_HELP)]
@@ -148,6 +148,19 @@ Decoder = Annotated[
     Literal["auto", "pillow", "nvjpeg"],
     typer.Option(
         help="Of JPEGs: nvjpeg on the GPU, or pillow, the same pixels everywhere; auto is nvjpeg where there is one.",
+        rich_help_panel=SPEED,
+    ),
+]
+
+Encode = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--encode",
+        metavar="KEY=VALUE",
+        help="How images are read and encoded: batch_size (32, on a GPU 256), workers, precision (float32, float16, "
+        "bfloat16), compile (true), decoder (pillow, nvjpeg), fps of videos (1), max_pixels of an image (179 million), "
+        "views_kind (augmix, crop, large-crop, diffusion), generated (a folder of `acclimate generate`, or "
+        "diffusers:MODEL); repeatable.",
         rich_help_panel=SPEED,
     ),
 ]
@@ -447,6 +460,41 @@ def parse_settings(method: str, settings: Sequence[str] | None, methods: Sequenc
 
     chosen = {key: _value(text) for key, text in _given(method, settings, methods or [method]).items()}
     return check_settings(find_method(method), chosen)
+
+
+# Values that --encode takes: one of some words, or a number from a least one on; `generated` takes any text
+ENCODE_WORDS: dict[str, tuple[str, ...]] = {
+    "precision": ("auto", "float32", "float16", "bfloat16"),
+    "decoder": ("auto", "pillow", "nvjpeg"),
+    "compile": ("true", "false"),
+    "views_kind": ("augmix", "crop", "large-crop", "diffusion"),
+}
+ENCODE_LEAST = {"batch_size": 1, "workers": 1, "max_pixels": 1_000_000, "fps": 0.001}
+ENCODE_KEYS = (*ENCODE_WORDS, *ENCODE_LEAST, "generated")
+
+
+def parse_encoding(options: Sequence[str] | None) -> dict[str, Any]:
+    """Return the values that --encode gives; a limit on pixels holds from then on.
+
+    Raises:
+        InputError: a key is unknown, or a value is none that it takes.
+    """
+    found: dict[str, Any] = {}
+    for text in options or ():
+        key, equals, written = (part.strip() for part in text.partition("="))
+        key = key.replace("-", "_")
+        if not equals or key not in ENCODE_KEYS:
+            raise InputError(f"--encode takes KEY=VALUE, got {text!r}; {nearest(key, ENCODE_KEYS)}")
+        found[key] = written if key == "generated" else _value(written)
+        if key in ENCODE_WORDS and written not in ENCODE_WORDS[key]:
+            raise InputError(f"--encode {key} takes {', '.join(ENCODE_WORDS[key])}; got {written!r}.")
+        if key in ENCODE_LEAST:
+            kinds = (int, float) if key == "fps" else (int,)
+            if type(found[key]) not in kinds or not found[key] >= ENCODE_LEAST[key]:
+                raise InputError(f"--encode {key} takes a number from {ENCODE_LEAST[key]:,} on; got {written!r}.")
+    if "max_pixels" in found:
+        _limit_pixels(found.pop("max_pixels"))
+    return found
 
 
 def parse_sweep(method: str, settings: Sequence[str] | None, methods: Sequence[str]) -> dict[str, list[Any]]:

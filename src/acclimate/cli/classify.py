@@ -100,19 +100,12 @@ def classify(
     freeze: arguments.Freeze = False,
     skip_duplicates: arguments.SkipDuplicates = None,
     views: arguments.Views = 1,
-    generated: arguments.Generated = None,
     # reading
     follow: FollowFolder = False,
     order: arguments.Order = "auto",
-    fps: arguments.Fps = 1.0,
-    max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
     # speed
-    batch_size: arguments.BatchSize = None,
-    workers: arguments.Workers = None,
     device: arguments.Device = "auto",
-    precision: arguments.Precision = "auto",
-    compile: arguments.Compile = False,
-    decoder: arguments.Decoder = "auto",
+    encode: arguments.Encode = None,
 ) -> None:
     """Classify images into any labels, adapting to the images on the way.
 
@@ -122,9 +115,10 @@ def classify(
     """
     from acclimate.classify.task import Encoding, Job, Task, find_run
 
-    del plugin, max_pixels  # they took effect when they were parsed
+    del plugin  # they took effect when they were parsed
     _check_combination(source, out, report, counts, resume, overwrite, follow, passes)
-    given = given_options()
+    encoded = arguments.parse_encoding(encode)
+    given = given_options() | encoded.keys()
     task = Task(
         source=tuple(source),
         labels=None if labels is None else arguments.read_labels(labels),
@@ -140,22 +134,18 @@ def classify(
         passes=1 if follow else passes,
         freeze=freeze,
         order=order,
-        fps=fps,
+        fps=encoded.pop("fps", 1.0),
         follow=follow,
-        batch_size=batch_size,
+        batch_size=encoded.pop("batch_size", None),
         origin=Path(state or out or "").stem,
         given=frozenset({"setting": "settings", "template": "templates"}.get(name, name) for name in given),
     )
     encoding = Encoding(
         model=model,
         views=views,
-        generated=generated,
         device=device,
-        precision=precision,
-        compile=compile,
-        decoder=decoder,
-        workers=workers,
         given=given,
+        **encoded,
     )
     task, encoding, found = find_run(task, encoding, out, resume)
     job = Job(task=task, encoding=encoding, run=found, out=out, resume=resume, overwrite=overwrite, state=state)
