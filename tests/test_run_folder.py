@@ -135,3 +135,23 @@ def test_what_is_not_the_description_of_a_run_is_refused(tmp_path, about):
     (tmp_path / "run.json").write_text(about)
     with pytest.raises(RunError, match=r"run\.json|another version"):
         Run.open(tmp_path)
+
+
+def test_a_missing_part_is_named_and_nothing_is_written_over(tmp_path):
+    batches = list(drawn_batches(0, [4] * 4))
+    write(tmp_path / "a.run", batches, images=4).close(complete=True)
+    first, *_, last = sorted((tmp_path / "a.run").glob("0*"))
+    lost = last.read_bytes()
+    last.unlink()
+    run = Run.open(tmp_path / "a.run")
+    assert run.images == 12
+    with pytest.raises(RunError, match=r"000003.safetensors is missing; put it back, or encode .* --resume"):
+        run.check_whole()
+    last.write_bytes(lost)
+    first.unlink()
+    run = Run.open(tmp_path / "a.run")
+    with pytest.raises(RunError, match=r"000000.safetensors is missing; put it back"):
+        run.check_whole()
+    with pytest.raises(RunError, match="is missing, and parts after it are there"):
+        RunWriter(run, images=4)
+    assert last.read_bytes() == lost

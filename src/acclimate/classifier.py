@@ -398,7 +398,9 @@ class Classifier:
         `start` is the position of the first image in a longer stream.
         """
         if isinstance(images, (str, os.PathLike)) and is_run(images):
-            yield from self.check_run(Run.open(images)).batches()
+            run = self.check_run(Run.open(images))
+            run.check_whole()
+            yield from run.batches()
             return
         yield from encode_ahead(
             each_image(images),

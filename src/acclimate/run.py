@@ -56,6 +56,19 @@ PART_BYTES = 16 * 2**20
 PART_SECONDS = 10.0  # between two writes of a part that is not full
 MAX_PART = 2**30  # bytes of a part that is read
 MAX_ABOUT = 256 * 2**20  # bytes of run.json and corrections.json: labels, true labels and corrections
+KINDS: dict[str, Any] = {  # of what a run says of its features; [int] is a list of numbers
+    "model": str,
+    "fingerprint": str,
+    "decoder": str,
+    "precision": str,
+    "device": str,
+    "views": int,
+    "views_kind": str,
+    "dim": int,
+    "images": int,
+    "replaced": [int],
+    "seconds": float,
+}
 DISK_HINT = "What was encoded before is kept; free some space and pass --resume."
 
 
@@ -264,6 +277,7 @@ class Run:
             run = cls(path, str(about["id"]), dict(about["features"]), dict(about["answer"]))
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{path / ABOUT} is not the description of a run ({error}); use another copy.") from error
+        check_kinds(run.features, KINDS, path / ABOUT)
         if run.feature_path != path:
             if not is_run(run.feature_path):
                 raise RunError(f"{path} was answered from the features in {run.feature_path}, which are gone.")
@@ -280,7 +294,11 @@ class Run:
         return run
 
     def read_parts(self) -> None:
-        """Read what the parts say of their images, up to the first part that is missing."""
+        """Read what the parts say of their images, up to the first part that is missing.
+
+        Raises:
+            RunError: a part is damaged.
+        """
         self.parts = []
         start = 0
         while (path := self.path / part_name(len(self.parts))).exists():
@@ -289,6 +307,19 @@ class Run:
                 raise RunError(f"{path} does not follow the part before it; use another copy of the run.")
             self.parts.append(part)
             start += len(part.names)
+
+    def check_whole(self) -> None:
+        """Refuse a run that says that it is complete and lacks parts."""
+        if self.complete and (self.has_later_parts() or self.images < (self.features.get("images") or 0)):
+            raise RunError(
+                f"{self.feature_path / part_name(len(self.parts))} is missing; put it back, or encode its images again "
+                "with --resume."
+            )
+
+    def has_later_parts(self) -> bool:
+        """Return True if there are parts after one that is missing."""
+        names = [path.name for path in self.feature_path.iterdir() if PART_NAME.fullmatch(path.name)]
+        return len(names) > len(self.parts)
 
     @property
     def images(self) -> int:
@@ -401,6 +432,11 @@ class RunWriter:
         self.images = images
         self.seconds = seconds
         self._owner = secrets.token_hex(16)
+        if run.has_later_parts():
+            raise RunError(
+                f"{run.path / part_name(len(run.parts))} is missing, and parts after it are there; put it back, or "
+                "remove these, and pass --resume."
+            )
         with writing(run.path, hint=DISK_HINT):
             write_atomically(run.path / OWNER, self._owner.encode())
             remove_leftovers(run.path)
@@ -442,7 +478,7 @@ class RunWriter:
         """Write what is not written yet, and say whether all images of the source were encoded."""
         self.flush()
         self.check_owner()
-        self.run.features["complete"] = complete
+        self.run.features |= {"complete": complete, "images": self.run.images}
         self.run.features["seconds"] = round(self.run.features.get("seconds", 0.0) + monotonic() - self._begun, 3)
         self.run.save()
         with writing(self.run.path, hint=DISK_HINT):
@@ -486,6 +522,18 @@ def run_path(results: Path) -> Path:
         'photos/answers.run'
     """
     return results.with_suffix(SUFFIX)
+
+
+def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, Any], where: Path) -> None:
+    """Refuse values that are not of their kind, a type or a list of one; None stands for no value."""
+    for name, kind in kinds.items():
+        value = values.get(name)
+        if isinstance(kind, list):
+            fits = isinstance(value, list) and all(type(each) is kind[0] for each in value)
+        else:
+            fits = type(value) is kind or (kind is float and type(value) is int)
+        if value is not None and not fits:
+            raise RunError(f"{where} says that {name} is {value!r:.80}; use another copy of the run.")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

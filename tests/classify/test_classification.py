@@ -1,5 +1,6 @@
 """Classifications: what is written, what a stop leaves, and that everything else follows from the features."""
 
+import contextlib
 import json
 import shutil
 import threading
@@ -13,8 +14,9 @@ import pytest
 from acclimate import Classifier, files, load_state
 from acclimate import run as run_module
 from acclimate.classify.table import read_results, read_table, write_results
+from acclimate.classify.task import Encoding, Task, find_run
 from acclimate.encoders import load_encoder
-from acclimate.errors import InputError, RunError
+from acclimate.errors import AcclimateError, InputError, RunError
 from acclimate.run import Run, is_run
 from acclimate.sources.follow import Follow
 from acclimate.sources.source import open_source
@@ -50,7 +52,7 @@ def make(work, folder, model):
 
     def run(name, source=folder, **options):
         labels = {} if is_run(source) else {"labels": LABELS}
-        return classify(work / name, source, model, **labels | options)
+        return classify(name and work / name, source, model, **labels | options)
 
     return run
 
@@ -508,6 +510,44 @@ def test_a_damaged_run_is_named_and_nothing_is_lost(make, work):
     (work / "x.run" / "run.json").write_text(json.dumps(about | {"version": 99}))
     with pytest.raises(RunError, match="another version"):
         make("x.csv", resume=True)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_missing_part_is_named_and_encoded_again_where_it_is_the_last(make, work, number):
+    make("x.csv")
+    make("whole.csv")
+    part = work / "x.run" / f"00000{number}.safetensors"
+    kept = part.read_bytes()
+    part.unlink()
+    with pytest.raises(RunError, match=rf"{part.name} is missing; put it back"):
+        make("y.csv", work / "x.run")
+    if number == 1:
+        with pytest.raises(RunError, match="parts after it are there; put it back, or remove these"):
+            make("x.csv", resume=True)
+        part.write_bytes(kept)
+    make("x.csv", resume=True)
+    assert_same_answers(work, "whole.csv", "x.csv")
+
+
+WRONG = (None, True, -1, 2.5, "../..", ["a", 1], {"a": 1}, 10**30)
+
+
+@pytest.mark.slow
+def test_whatever_a_strangers_run_says_is_an_answer_or_an_error(make, work, model):
+    """Its values are data: no model, plugin or file that it names is loaded, and no traceback follows."""
+    make("x.csv")
+    about = json.loads((work / "x.run" / "run.json").read_text())
+    names = sorted(path.name for path in work.iterdir())
+    with pytest.raises(InputError, match=r"were made by onnx:.*; name the model again: --model"):
+        find_run(Task(source=(str(work / "x.run"),)), Encoding(), None, resume=False)
+    for half in ("features", "answer"):
+        for name in about[half]:
+            for value in WRONG:
+                changed = about | {half: about[half] | {name: value}}
+                (work / "x.run" / "run.json").write_text(json.dumps(changed))
+                with contextlib.suppress(AcclimateError):
+                    make(None, work / "x.run")
+    assert sorted(path.name for path in work.iterdir()) == names
 
 
 def test_a_second_process_stops_the_first(make, work, folder, model):

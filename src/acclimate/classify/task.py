@@ -19,12 +19,20 @@ from acclimate.classify.table import Table
 from acclimate.errors import InputError, RunError, StateError, count
 from acclimate.evidence import Head
 from acclimate.files import read_snapshot, write_atomically, writing
-from acclimate.methods import describe_fit, find_method, list_methods, state_to_bytes
-from acclimate.run import HEAD, NEW, START, Batch, Run, is_run, run_path
+from acclimate.methods import (
+    DEFAULT_METHOD,
+    check_settings,
+    describe_fit,
+    find_method,
+    list_methods,
+    state_to_bytes,
+)
+from acclimate.run import ABOUT, HEAD, NEW, START, Batch, Run, check_kinds, is_run, run_path
 from acclimate.sources.source import Sample, can_be_read, read_file
 
 # What a run of another source takes over from the run whose features it answers
 SOURCE_ONLY = ("source", "order", "follow", "fps", "passes", "origin", "freeze")
+MOST_RANKS = 10**6  # labels per row
 # Options of the values that features are made with, and of those that answers are computed with
 FEATURE_OPTIONS = {"model": "--model", "views": "--views", "decoder": "--decoder", "precision": "--precision"}
 ANSWER_OPTIONS = {
@@ -40,6 +48,28 @@ ANSWER_OPTIONS = {
     "passes": "--passes",
     "freeze": "--freeze",
     "order": "--order",
+}
+KINDS: dict[str, Any] = {  # of what a run says of its answers
+    "source": [str],
+    "labels": [str],
+    "parents": dict,
+    "expand": bool,
+    "method": str,
+    "settings": dict,
+    "none_of_these": bool,
+    "skip_duplicates": bool,
+    "top_k": int,
+    "unsure": float,
+    "passes": int,
+    "freeze": bool,
+    "order": str,
+    "fps": float,
+    "follow": bool,
+    "batch_size": int,
+    "origin": str,
+    "truths": dict,
+    "state": str,
+    "table": str,
 }
 FITTED = {name: ANSWER_OPTIONS[name] for name in ("method", "settings", "templates")}  # what `acclimate fit` decides
 
@@ -106,7 +136,7 @@ class Task:
         known = {each.name for each in fields(self)} - {"given", *leave, *self.given}
         if "method" in self.given:  # it has settings of its own
             known.discard("settings")
-        taken = {name: stored[name] for name in known & stored.keys()}
+        taken = {name: stored[name] for name in known if stored.get(name) is not None}
         for name in ("labels", "source"):
             if taken.get(name) is not None:
                 taken[name] = tuple(map(str, taken[name]))
@@ -161,8 +191,8 @@ class Encoding:
         model = run.features.get("model")
         if not trusted and "model" not in self.given and model != "bundled":
             raise InputError(f"the features of {run.path} were made by {model}; name the model again: --model {model}.")
-        taken = {name: run.features[name] for name in ("model", "views", "views_kind") if name not in self.given}
-        return replace(self, **taken)
+        names = {"model", "views", "views_kind"} - self.given
+        return replace(self, **{name: run.features[name] for name in names if run.features.get(name) is not None})
 
 
 def find_run(task: Task, encoding: Encoding, out: Path | None, resume: bool) -> tuple[Task, Encoding, Run | None]:
@@ -175,7 +205,7 @@ def find_run(task: Task, encoding: Encoding, out: Path | None, resume: bool) -> 
     if resume and out is not None:
         path = run_path(out)
         path = path.with_name(path.name + NEW) if is_run(path.with_name(path.name + NEW)) else path
-        run = Run.open(path) if is_run(path) else None
+        run = _open(path) if is_run(path) else None
         if run is not None and run.answer:
             _check_same(task, run, out)
             return task.following(run.answer), encoding.of(run, trusted=True), run
@@ -185,9 +215,20 @@ def find_run(task: Task, encoding: Encoding, out: Path | None, resume: bool) -> 
                 "encode the images again, or choose another --out."
             )
     if len(task.source) == 1 and is_run(task.source[0]):
-        run = Run.open(task.source[0])
+        run = _open(Path(task.source[0]))
+        run.check_whole()
         return task.following(run.answer, leave=SOURCE_ONLY), encoding.of(run, trusted=False), run
     return task, encoding, None
+
+
+def _open(path: Path) -> Run:
+    """Open a run, whose values are data of anybody."""
+    run = Run.open(path)
+    check_kinds(run.answer, KINDS, path / ABOUT)
+    texts = {**(run.answer.get("parents") or {}), **(run.answer.get("truths") or {})}
+    if not all(isinstance(text, str) for text in texts.values()) or not 0 < (run.answer.get("top_k") or 1) < MOST_RANKS:
+        raise RunError(f"{path / ABOUT} says nothing that answers could be computed with; use another copy of the run.")
+    return run
 
 
 def _check_same(task: Task, run: Run, out: Path) -> None:
@@ -217,7 +258,8 @@ def open_classifier(
     continued = run is not None and not {"labels", "templates", "expand"} & task.given
     head = _stored_head(run) if run is not None and continued else None
     start = state if state is not None and state.exists() else None
-    chosen = {"labels": head or task.labels, "method": task.method, "templates": task.templates, **task.settings}
+    settings = check_settings(find_method(task.method or DEFAULT_METHOD), task.settings)
+    chosen = {"labels": head or task.labels, "method": task.method, "templates": task.templates, **settings}
     if fitted := start is not None and _is_fitted(start):
         decided = [option for name, option in FITTED.items() if name in task.given]
         if decided and (run is None or not continued):
@@ -247,7 +289,7 @@ def open_classifier(
         classifier.check_run(run)
     if start is not None and not fitted:
         classifier.continue_from(start)
-    if task.origin and not classifier.adapter.samples_seen:
+    if task.origin:
         classifier.adapter.origin = task.origin
     if task.freeze:
         classifier.freeze()

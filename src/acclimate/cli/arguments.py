@@ -492,8 +492,7 @@ def parse_encoding(options: Sequence[str] | None) -> dict[str, Any]:
             kinds = (int, float) if key == "fps" else (int,)
             if type(found[key]) not in kinds or not found[key] >= ENCODE_LEAST[key]:
                 raise InputError(f"--encode {key} takes a number from {ENCODE_LEAST[key]:,} on; got {written!r}.")
-    if "max_pixels" in found:
-        _limit_pixels(found.pop("max_pixels"))
+    _limit_pixels(found.pop("max_pixels", DEFAULT_MAX_PIXELS))
     return found
 
 

@@ -99,6 +99,7 @@ def _correct_results(
         raise InputError(
             f"{results} has no run beside it, so its images cannot be answered again; classify them again."
         )
+    run.check_whole()
     before = run.corrections
     if listed:
         _print_corrections(before)
