@@ -15,7 +15,9 @@ import pytest
 from PIL import Image
 
 from acclimate import Accord, load_state, read_stream
+from acclimate.classify.table import read_results, write_results
 from acclimate.errors import count
+from drawn_images import draw
 from own_methods import WAITING
 from waiting import wait_until
 
@@ -254,6 +256,44 @@ def test_other_labels_for_a_run_are_answered_without_its_images(invoke, model, p
     assert [path.name for path in (tmp_path / "other.run").glob("0*")] == []
     invoke("classify", "r.run", *model[:2], *other, "--out", "r.csv", "--overwrite")
     assert (tmp_path / "r.csv").read_bytes() == (tmp_path / "photos.csv").read_bytes()
+
+
+def test_photos_that_were_moved_come_back_whatever_followed(invoke, model, photos, tmp_path):
+    """Sorted by moving, corrected, continued with a new photo and answered for other labels: no column is lost."""
+    shutil.copytree(photos, "mine")
+    before = {path: path.read_bytes() for path in tmp_path.glob("mine/*/*.png")}
+    invoke("classify", "mine", *model, "--out", "r.csv")
+    rows = read_results(tmp_path / "r.csv")
+    write_results(tmp_path / "r.csv", [row | {"my notes": f"seen {row['file']}"} for row in rows])
+    invoke("sort", "r.csv", "sorted", "--how", "move")
+    assert not any(path.exists() for path in before)
+    (tmp_path / "fixes.csv").write_text(f"file,label\n{rows[0]['file']},blue stripes\n{rows[1]['file']},red circle\n")
+    invoke("correct", "r.csv", "fixes.csv")
+    draw("red", 100).save(tmp_path / "mine" / "red" / "new.png")
+    invoke("classify", "--resume", "--out", "r.csv")
+    other = ["--labels", "red circle, yellow", "--model", model[1]]
+    said = invoke("classify", "r.run", *other, "--out", "r.csv", "--overwrite").stderr
+    assert "1 correction left out: there is no such label" in said
+    after = read_results(tmp_path / "r.csv")
+    assert [row["my notes"] for row in after] == [*(f"seen {row['file']}" for row in rows), ""]
+    assert [bool(row["sorted_to"]) for row in after] == [*[True] * 40, False]
+    assert [row["correct_label"] for row in after[:3]] == ["blue stripes", "red circle", ""]
+    invoke("sort", "r.csv", "--undo")
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_photos_that_are_gone_are_in_the_run(invoke, model, photos, tmp_path):
+    shutil.copytree(photos, "mine")
+    invoke("classify", "mine", *model, "--out", "r.csv")
+    before = (tmp_path / "r.csv").read_bytes()
+    shutil.rmtree("mine")
+    said = invoke("classify", "--resume", "--out", "r.csv", "--report", "report.html").stderr
+    assert "note: there are no new images: " in said
+    assert (tmp_path / "r.csv").read_bytes() == before
+    shutil.rmtree("r.run")
+    said = invoke("classify", "--resume", "--out", "r.csv", exit_code=2).stderr
+    assert "r.csv has no run beside it (r.run), so there is nothing to continue" in said
+    assert (tmp_path / "r.csv").read_bytes() == before
 
 
 def test_embed_then_run(invoke, model, photos, tmp_path):
