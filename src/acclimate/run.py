@@ -20,6 +20,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
@@ -547,21 +548,16 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise RunError(f"{path} is damaged ({error}); use another copy of the run.") from error
 
 
-class _part_errors:  # noqa: N801 (a context manager)
-    """Turns what is wrong with a part into a sentence that says what to do."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        how = "put another copy of the file there, or remove it with the parts after it, and pass --resume"
-        if isinstance(error, OSError):
-            raise RunError(f"{self.path} cannot be read: {reason(error)}; {how}.") from error
-        if isinstance(error, (StateError, KeyError, TypeError, ValueError)):
-            raise RunError(f"{str(error).rstrip('.')}; {how}.") from error
+@contextmanager
+def _part_errors(path: Path) -> Iterator[None]:
+    """Turn what is wrong with a part into a sentence that says what to do."""
+    how = "put another copy of the file there, or remove it with the parts after it, and pass --resume"
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {reason(error)}; {how}.") from error
+    except (StateError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{str(error).rstrip('.')}; {how}.") from error
 
 
 def _checked(about: Mapping[str, Any], shape: tuple[int, ...], run_id: str) -> dict[str, Any]:

@@ -154,6 +154,7 @@ def test_a_crash_at_any_change_to_a_file_leaves_no_trace(make, work, monkeypatch
             begun = is_run(work / name.replace(suffix, ".run"))
             make(name, resume=begun, overwrite=not begun)
             assert_same_answers(work, f"whole{suffix}", name)
+            assert not list(work.glob("*.edited*"))
 
 
 def test_a_run_is_a_source(make, work, folder):
@@ -330,6 +331,17 @@ def test_answers_that_a_person_edited_are_not_overwritten_without_a_word(make, w
     assert (work / "r.edited.csv").read_text() == edited
     assert "were edited" in run.notes[0]
     assert len(read_results(path)) == 25
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_foreign_file_in_the_place_of_the_table_is_put_aside(make, work, suffix):
+    make(f"r{suffix}")
+    before = (work / f"r{suffix}").read_bytes()
+    (work / f"r{suffix}").write_bytes(b"rubbish\n" * 10)
+    run = make(f"r{suffix}", resume=True)
+    assert (work / f"r.edited{suffix}").read_bytes() == b"rubbish\n" * 10
+    assert "were edited" in run.notes[0]
+    assert (work / f"r{suffix}").read_bytes() == before
 
 
 def test_true_labels_that_come_later_are_counted(make, work, folder, model):

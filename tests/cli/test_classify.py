@@ -210,7 +210,7 @@ def test_nothing_readable_is_a_failed_run(invoke, model, tmp_path):
         ({"--order": "random"}, "random"),
         ({"--state": "broken.safetensors"}, "truncated, damaged or foreign"),
         ({"--set": "alpa=1"}, "has no setting 'alpa'"),
-        ({"--truth": "none.csv"}, "cannot read the true labels in none.csv: No such file"),
+        ({"--truth": "none.csv"}, "cannot read the labels in none.csv: No such file"),
     ],
     ids=str,
 )

@@ -197,15 +197,15 @@ def test_a_state_of_an_own_method_is_taught(invoke, model, photos, here):
 
 
 BAD_FIXES = {
-    "file,label\nphotos/img999.png,red circle\n": "no file 'photos/img999.png' in the results; ",
+    "file,label\nphotos/img999.png,red circle\n": "line 2: photos/img999.png is not among the images of this run; ",
     "file,label\n?,red circle\n": ", ... (20 of 40).",
-    "file,label\nFIRST,red cirle\n": "which is not a label; did you mean 'red circle'?",
-    "file,label\nFIRST,\n": "gives no label for",
-    "file,label\nFIRST,red circle\nFIRST,green square\n": "two labels: 'red circle' and 'green square'",
-    "name,answer\nFIRST,red circle\n": "must name the columns file and label",
-    "file,label\n": "has no fixes",
-    "": "must name the columns",
-    "file,label,online_label\nFIRST,red circle,red circle\n": "or correct_label",
+    "file,label\nFIRST,red cirle\n": "line 2: 'red cirle' is not a label of this run; did you mean 'red circle'?",
+    "file,label\nFIRST,\n": "gives no label; write the right label",
+    "file,label\nFIRST,red circle\nFIRST,green square\n": "already has the label 'red circle'; leave one of them",
+    "name,answer\nFIRST,red circle\n": "name is not among the images of this run",
+    "file,label\n": "gives no label",
+    "": "gives no label",
+    "file,label,online_label\nFIRST,red circle,red circle\n": "none of correct_label, label, class is among file",
 }
 
 
@@ -223,7 +223,7 @@ def test_invalid_corrections_are_refused(invoke, classified, model):
     path = classified()
     for arguments, message in [
         ([path, "--state", STATE, *model], "write the right label of each wrong answer into correct_label"),
-        ([path, "nowhere.csv", "--state", STATE, *model], "no fixes at nowhere.csv"),
+        ([path, "nowhere.csv", "--state", STATE, *model], "cannot read the labels in nowhere.csv"),
         (["--state", STATE], "give results with fixes, or --list, or --undo"),
         (["--list"], "name the results, or the --state whose corrections are meant"),
         ([path, path, "--list"], "give results with fixes, or --list, or --undo"),

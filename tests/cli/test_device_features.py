@@ -64,7 +64,7 @@ def test_classifying_and_correcting(invoke, both, tiny_onnx, photos, method):
     def work(name):
         out = f"{name}.csv"
         state = f"{name}.safetensors"
-        options = ["--out", out, "--state", state, "--none-of-these", "--skip-duplicates", "--batch-size", "8"]
+        options = ["--out", out, "--state", state, "--none-of-these", "--skip-duplicates", "--encode", "batch_size=8"]
         invoke("classify", photos, *model, "--labels", ",".join(LABELS), "--method", method, *options)
         classified = rows(out)
         with open("fixes.csv", "w", encoding="utf-8") as file:

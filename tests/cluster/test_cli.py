@@ -24,7 +24,8 @@ from own_methods import SHARPEN, WAITING  # noqa: E402
 from waiting import wait_until  # noqa: E402
 
 LABELS = "red, green, blue"
-TASK = ("--labels", LABELS, "--batch-size", "4")
+BATCH = ("--encode", "batch_size=4")
+TASK = ("--labels", LABELS, *BATCH)
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_the_rows_of_one_machine(local_ray, command, photos, here):
     assert load_state(here / "site.safetensors").samples_seen == 80
     # Other labels, without a cluster, from the features
     command("classify", "many.run", "--labels", "dark, bright", "--out", "other.parquet")
-    command("classify", photos, "more", "--labels", "dark, bright", "--batch-size", "4", "--out", "alone.parquet")
+    command("classify", photos, "more", "--labels", "dark, bright", *BATCH, "--out", "alone.parquet")
     assert parquet.read_table("other.parquet") == parquet.read_table("alone.parquet")
 
 

@@ -175,12 +175,14 @@ class Kept(NamedTuple):
         style: the form of a csv file.
         rows: what each row of a file is given, in order; files without anything are left out.
         records: all rows of the table.
+        readable: False if there is a file that is no table.
     """
 
     columns: list[str]
     style: CsvStyle
     rows: dict[str, deque[dict[str, Any]]]
     records: list[dict[str, Any]]
+    readable: bool = True
 
     @classmethod
     def of(cls, path: Path, columns: list[str]) -> "Kept":
@@ -188,7 +190,7 @@ class Kept(NamedTuple):
         try:
             records = read_table(path)
         except InputError:
-            return cls(columns, CsvStyle(), {}, [])
+            return cls(columns, CsvStyle(), {}, [], readable=not path.exists())
         found = [name for record in records[:1] for name in record if name]
         own = [
             name for name in found if name not in COLUMNS and not re.fullmatch(r"predictions|(label|score)_\d+", name)
@@ -294,23 +296,24 @@ class Table:
         edited = None
         total = 0
 
+        if online is not None:
+            rows = islice(chain.from_iterable(online), len(kept.records))
+            signed = signature(each.to_record() for each in rows)
+
         def completed_blocks() -> Iterator[list[dict[str, Any]]]:
-            nonlocal total
+            nonlocal total, edited
             for block in blocks:
                 records = [each.to_record() for each in block]
                 total += signature(records)
                 yield [kept.complete(record) for record in records]
             kept.check_all_taken(self.path)
-
-        with writing(self.path, hint=HINT):
-            expected = (
-                signed
-                if online is None
-                else signature(each.to_record() for each in islice(chain.from_iterable(online), len(kept.records)))
-            )
-            if kept.records and expected is not None and signature(kept.records) != expected:
+            # a run that was killed may have written these very rows already
+            same = kept.readable and (not kept.records or signature(kept.records) in (signed, total))
+            if signed is not None and not same:
                 edited = self.path.with_name(f"{self.path.stem}.edited{self.path.suffix}")
                 write_atomically(edited, self.path.read_bytes())
+
+        with writing(self.path, hint=HINT):
             _write(self.path, completed_blocks(), kept.columns, kept.style)
         self._columns = kept.columns
         self._style = kept.style

@@ -68,7 +68,6 @@ Order = Annotated[
         rich_help_panel=READING,
     ),
 ]
-Fps = Annotated[float, typer.Option(help="Frames per second to take from videos.", rich_help_panel=READING)]
 MaxPixels = Annotated[
     int,
     typer.Option(
@@ -124,30 +123,11 @@ BatchSize = Annotated[
         help="Images encoded at once, counting views.", min=1, show_default="32, on a GPU 256", rich_help_panel=SPEED
     ),
 ]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        help="Threads that read images; for a GPU, processes.", min=1, show_default="by cores", rich_help_panel=SPEED
-    ),
-]
 Device = Annotated[str, typer.Option(help="Where the model runs: auto, cpu, cuda, cuda:1, mps.", rich_help_panel=SPEED)]
 Precision = Annotated[
     Literal["auto", "float32", "float16", "bfloat16"],
     typer.Option(
         help="Of a PyTorch model's image tower; auto is float16 on a CUDA GPU, float32 elsewhere.",
-        rich_help_panel=SPEED,
-    ),
-]
-Compile = Annotated[
-    bool,
-    typer.Option(
-        "--compile", help="Compile a PyTorch model's image tower; only for very long runs.", rich_help_panel=SPEED
-    ),
-]
-Decoder = Annotated[
-    Literal["auto", "pillow", "nvjpeg"],
-    typer.Option(
-        help="Of JPEGs: nvjpeg on the GPU, or pillow, the same pixels everywhere; auto is nvjpeg where there is one.",
         rich_help_panel=SPEED,
     ),
 ]
@@ -187,18 +167,6 @@ Plugins = Annotated[
         callback=_load_plugins,
         help="A Python file with methods of your own (@acclimate.register); repeatable.",
         rich_help_panel=ADAPTING,
-    ),
-]
-Fitted = Annotated[
-    Path | None,
-    typer.Option(
-        help="A file of `acclimate fit`, which has the method, its settings and the labels.", rich_help_panel=ADAPTING
-    ),
-]
-Origin = Annotated[
-    str | None,
-    typer.Option(
-        help="Name of this stream in merged states.", show_default="stem of --state or --out", rich_help_panel=ADAPTING
     ),
 ]
 Freeze = Annotated[

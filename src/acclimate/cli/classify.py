@@ -187,10 +187,11 @@ def _check_combination(
 
 
 def _classify(job: "Job", truth: Path | None, report: Path | None, counts: str | None) -> None:
+    from acclimate.classify.labelled import TRUTHS, match_labels, read_labels
     from acclimate.classify.table import csv_columns
     from acclimate.classify.task import open_classifier
-    from acclimate.classify.truth import read_truths
     from acclimate.files import check_writable
+    from acclimate.predict import NONE
     from acclimate.sources.follow import Follow
 
     task = job.task
@@ -211,7 +212,8 @@ def _classify(job: "Job", truth: Path | None, report: Path | None, counts: str |
     _say_notes(classifier, job.task)
     if truth is not None:
         names = [*(job.run.names if job.run is not None else ()), *(sample.name for sample in samples)]
-        job.task = replace(job.task, truths=read_truths(truth, names, classifier.labels))
+        labels = (*classifier.labels, NONE)
+        job.task = replace(job.task, truths=match_labels(read_labels(truth, TRUTHS), names, labels))
     total = None if task.follow else len(samples) or (job.run.images if job.run is not None else 0)
     if sys.stderr.isatty():
         say(_task_line(classifier, total), dim=True, err=True)

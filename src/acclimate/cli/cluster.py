@@ -87,13 +87,9 @@ def classify(
     views: arguments.Views = 1,
     # reading
     order: arguments.Order = "auto",
-    fps: arguments.Fps = 1.0,
-    max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
     # speed
-    batch_size: arguments.BatchSize = None,
     device: AnswerDevice = "cpu",
-    precision: arguments.Precision = "auto",
-    decoder: arguments.Decoder = "auto",
+    encode: arguments.Encode = None,
 ) -> None:
     """Classify images on many machines: encoders work side by side, and one place adapts to all images in order.
 
@@ -102,7 +98,7 @@ def classify(
     """
     from acclimate.cluster.connection import import_ray
 
-    del plugin, max_pixels  # they took effect when they were parsed
+    del plugin  # they took effect when they were parsed
     if resume and overwrite:
         raise InputError("--resume continues what --overwrite would replace; pass one of them.")
     import_ray(address)
@@ -110,7 +106,8 @@ def classify(
     from acclimate.cluster.cluster_run import Results
     from acclimate.cluster.machines import Pool
 
-    given = given_options()
+    encoded = arguments.parse_encoding(encode)
+    given = given_options() | encoded.keys()
     task = Task(
         source=tuple(source),
         labels=None if labels is None else arguments.read_labels(labels),
@@ -124,12 +121,12 @@ def classify(
         unsure=unsure,
         passes=passes,
         order=order,
-        fps=fps,
-        batch_size=batch_size,
+        fps=encoded.pop("fps", 1.0),
+        batch_size=encoded.pop("batch_size", None),
         origin=Path(state or out).stem,
         given=frozenset({"setting": "settings", "template": "templates"}.get(name, name) for name in given),
     )
-    encoding = Encoding(model=model, views=views, device=device, precision=precision, decoder=decoder, given=given)
+    encoding = Encoding(model=model, views=views, device=device, given=given, **encoded)
     with TemporaryDirectory(prefix="acclimate-") as copies:
         results = Results(out, Path(copies))
         results.open(resume, overwrite)

@@ -83,7 +83,7 @@ def _correct_results(
     listed: bool,
     undo: list[str] | None,
 ) -> None:
-    from acclimate.classify.correcting import match_fixes, read_fixes, typed_labels
+    from acclimate.classify.labelled import EDITED, FIXES, match_labels, read_labels
     from acclimate.classify.table import read_results
     from acclimate.classify.task import Encoding, Job, Task, find_run, open_classifier
     from acclimate.files import check_writable
@@ -112,9 +112,15 @@ def _correct_results(
         labels = {name: label for name, label in before.items() if name not in undo}
         done = f"{len(undo)} taken back, {len(labels)} left."
     else:
-        pairs = read_fixes(fixes) if fixes else typed_labels(records)
+        typed = [(f"{results}", record["file"], record[EDITED]) for record in records if record[EDITED]]
         answers = {record["file"]: record["label"] for record in records}
-        new = match_fixes(fixes or results, pairs, list(answers), classifier.labels)
+        rows = read_labels(fixes, FIXES) if fixes else typed
+        if not rows:
+            raise InputError(
+                f"{fixes or results} gives no label; write the right label of each wrong answer into {EDITED} of the "
+                "results, or into a csv with the columns file and label."
+            )
+        new = match_labels(rows, answers, classifier.labels)
         labels = before | new
         confirmed = sum(answers[name] == label for name, label in new.items())
         done = f"{len(new) - confirmed} corrected, {confirmed} confirmed; {count(len(labels), 'correction')} in all."

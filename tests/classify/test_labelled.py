@@ -3,11 +3,16 @@ from pathlib import Path
 
 import pytest
 
-from acclimate.classify.truth import read_truths
+from acclimate.classify.labelled import TRUTHS, match_labels, read_labels
 from acclimate.errors import InputError
+from acclimate.predict import NONE
 
 NAMES = ["photos/cats/1.jpg", "photos/dogs/1.jpg", "photos/dogs/2.jpg", "photos/red, fox.jpg"]
 LABELS = ["cat", "dog", "red fox"]
+
+
+def read_truths(path, names, labels):
+    return match_labels(read_labels(path, TRUTHS), names, (*labels, NONE))
 
 
 @pytest.fixture
@@ -55,17 +60,22 @@ def test_unknown_labels_are_left_out(truths):
     [
         (
             "2.jpg,dog\n3.jpg,dog",
-            "line 2: 3.jpg is not among the images of this run; correct it, or leave the line out",
+            "line 2: 3.jpg is not among the images of this run; did you mean",
         ),
         ("elsewhere/2.jpg,dog", "line 1: elsewhere/2.jpg is not among the images of this run"),
         ("gs/2.jpg,dog", "line 1: gs/2.jpg is not among"),
         ("1.jpg,cat", "line 1: 1.jpg could be photos/cats/1.jpg or photos/dogs/1.jpg; write more of its path"),
-        ("2.jpg,dgo", "line 1: 'dgo' is not a label of this run .did you mean 'dog'..; add it to the labels"),
+        ("2.jpg,dgo", "line 1: 'dgo' is not a label of this run; did you mean 'dog'"),
+        ("# mine\n\n1.jpg,cat", "line 3: 1.jpg could be"),
+        (
+            "file,label,online_label\n2.jpg,dog,dog",
+            "line 2: none of true_label, truth, label, class is among file",
+        ),
         ("2.jpg,dog\ndogs/2.jpg,cat", "line 2: photos/dogs/2.jpg already has the label 'dog'; leave one of them"),
         ("2.jpg", "line 1: no label in '2.jpg'; write one image per line as file,label"),
-        ("file,species\n2.jpg,dog", "line 1: none of true_label, truth, label, class is among file, species"),
-        ("", "has no true labels; write one image per line"),
-        ("file,label\n", "has no true labels"),
+        ("file,species\n2.jpg,dog", "line 2: none of true_label, truth, label, class is among file, species"),
+        ("", "gives no label; write one image per line"),
+        ("file,label\n", "gives no label"),
     ],
 )
 def test_the_first_row_that_cannot_be_used_is_named(truths, text, message):
@@ -76,9 +86,9 @@ def test_the_first_row_that_cannot_be_used_is_named(truths, text, message):
 def test_files_that_cannot_be_read(truths, tmp_path):
     with pytest.raises(InputError, match="line 1: not JSON"):
         truths("2.jpg,dog", ".jsonl")
-    with pytest.raises(InputError, match=r"true labels are in a \.csv, \.txt or \.jsonl file"):
+    with pytest.raises(InputError, match=r"labels of files are in a \.csv, \.txt or \.jsonl file"):
         truths("", ".xlsx")
-    with pytest.raises(InputError, match=r"cannot read the true labels in .*: No such file"):
+    with pytest.raises(InputError, match=r"cannot read the labels in .*: No such file"):
         read_truths(tmp_path / "none.csv", [], LABELS)
     (tmp_path / "latin.csv").write_bytes("2.jpg,caf\xe9".encode("latin-1"))
     with pytest.raises(InputError, match="cannot be read as a table in UTF-8"):
