@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -113,20 +113,20 @@ def classify(
     keeps the features of the images: give it in the place of the images to answer other labels in seconds. Prints a
     table on a terminal and csv in a pipe, where rows follow when their answers are final.
     """
-    from acclimate.classify.task import Encoding, Job, Task, find_run
+    from acclimate.classify.task import Encoding, Job, find_run
 
     del plugin  # they took effect when they were parsed
     _check_combination(source, out, report, counts, resume, overwrite, follow, passes)
     encoded = arguments.parse_encoding(encode)
-    given = given_options() | encoded.keys()
-    task = Task(
-        source=tuple(source),
-        labels=None if labels is None else arguments.read_labels(labels),
-        parents=arguments.read_parents(labels or ""),
-        templates=arguments.read_templates(template) if template else None,
+    task = _read_task(
+        source,
+        labels,
+        template,
+        method,
+        setting,
+        state or out or "",
+        encoded,
         expand=expand,
-        method=method,
-        settings=arguments.parse_settings(method or arguments.DEFAULT_METHOD, setting) if setting else {},
         none_of_these=none_of_these,
         skip_duplicates=bool(skip_duplicates),
         top_k=top_k,
@@ -134,22 +134,44 @@ def classify(
         passes=1 if follow else passes,
         freeze=freeze,
         order=order,
-        fps=encoded.pop("fps", 1.0),
         follow=follow,
-        batch_size=encoded.pop("batch_size", None),
-        origin=Path(state or out or "").stem,
-        given=frozenset({"setting": "settings", "template": "templates"}.get(name, name) for name in given),
     )
-    encoding = Encoding(
-        model=model,
-        views=views,
-        device=device,
-        given=given,
-        **encoded,
-    )
+    encoding = Encoding(model=model, views=views, device=device, given=given_options() | encoded.keys(), **encoded)
     task, encoding, found = find_run(task, encoding, out, resume)
     job = Job(task=task, encoding=encoding, run=found, out=out, resume=resume, overwrite=overwrite, state=state)
     _classify(job, truth, report, counts)
+
+
+def _read_task(
+    source: Sequence[str],
+    labels: str | None,
+    template: Sequence[str] | None,
+    method: str | None,
+    setting: Sequence[str] | None,
+    beside: str | Path,
+    encoded: dict[str, Any],
+    **values: Any,
+) -> "Task":
+    """Return the task that options ask for, as they were given; `values` are others of `Task`.
+
+    The stream is named after the file `beside` it. Values of the task are taken out of `encoded`, which --encode gives.
+    """
+    from acclimate.classify.task import Task
+
+    given = given_options() | encoded.keys()
+    return Task(
+        source=tuple(source),
+        labels=None if labels is None else arguments.read_labels(labels),
+        parents=arguments.read_parents(labels or ""),
+        templates=arguments.read_templates(template) if template else None,
+        method=method,
+        settings=arguments.parse_settings(method or arguments.DEFAULT_METHOD, setting) if setting else {},
+        fps=encoded.pop("fps", 1.0),
+        batch_size=encoded.pop("batch_size", None),
+        origin=Path(beside).stem,
+        given=frozenset({"setting": "settings", "template": "templates"}.get(name, name) for name in given),
+        **values,
+    )
 
 
 def _check_combination(

@@ -11,6 +11,7 @@ import typer
 from acclimate.cli import arguments
 from acclimate.cli.classify import (
     _list_samples,
+    _read_task,
     _say_answers,
     _say_findings,
     _say_notes,
@@ -21,7 +22,7 @@ from acclimate.cli.console import given_options, say, show_predictions, stage_ba
 from acclimate.errors import InputError, count
 
 if TYPE_CHECKING:
-    from acclimate.classify.task import Job
+    from acclimate.classify.task import Encoding, Job, Task
     from acclimate.cluster.cluster_run import Results
     from acclimate.cluster.machines import Pool
 
@@ -32,6 +33,13 @@ SourceUrl = Annotated[
         help="As for `acclimate classify`, and the same by URL: s3://bucket/photos, wds:s3://bucket/shards.",
         show_default=False,
     ),
+]
+Out = Annotated[str, typer.Option("--out", "-o", help="Folder for the results, in parquet files: a path or URL.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue --out: with what an interrupted run left, and with new images.")
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the results and the run of --out, and encode again.")
 ]
 Encoders = Annotated[
     int | None,
@@ -59,19 +67,15 @@ Passes = Annotated[
 
 def classify(
     source: SourceUrl,
-    out: Annotated[str, typer.Option("--out", "-o", help="Folder for the results, in parquet files: a path or URL.")],
+    out: Out,
     labels: arguments.LabelsUnlessFitted = None,
     model: arguments.Model = arguments.DEFAULT_MODEL,
     address: arguments.Address = None,
     encoders: Encoders = None,
     cpus: arguments.Cpus = 1.0,
     gpus: arguments.Gpus = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue --out: with what an interrupted run left, and with new images.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the results and the run of --out, and encode again.")
-    ] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     # answers
     template: arguments.Templates = None,
     expand: arguments.Expand = True,
@@ -99,34 +103,46 @@ def classify(
     from acclimate.cluster.connection import import_ray
 
     del plugin  # they took effect when they were parsed
-    if resume and overwrite:
-        raise InputError("--resume continues what --overwrite would replace; pass one of them.")
     import_ray(address)
-    from acclimate.classify.task import Encoding, Job, Task, find_run
-    from acclimate.cluster.cluster_run import Results
+    from acclimate.classify.task import Encoding
     from acclimate.cluster.machines import Pool
 
     encoded = arguments.parse_encoding(encode)
-    given = given_options() | encoded.keys()
-    task = Task(
-        source=tuple(source),
-        labels=None if labels is None else arguments.read_labels(labels),
-        parents=arguments.read_parents(labels or ""),
-        templates=arguments.read_templates(template) if template else None,
+    task = _read_task(
+        source,
+        labels,
+        template,
+        method,
+        setting,
+        state or out,
+        encoded,
         expand=expand,
-        method=method,
-        settings=arguments.parse_settings(method or arguments.DEFAULT_METHOD, setting) if setting else {},
         none_of_these=none_of_these,
         top_k=top_k,
         unsure=unsure,
         passes=passes,
         order=order,
-        fps=encoded.pop("fps", 1.0),
-        batch_size=encoded.pop("batch_size", None),
-        origin=Path(state or out).stem,
-        given=frozenset({"setting": "settings", "template": "templates"}.get(name, name) for name in given),
     )
-    encoding = Encoding(model=model, views=views, device=device, given=given, **encoded)
+    encoding = Encoding(model=model, views=views, device=device, given=given_options() | encoded.keys(), **encoded)
+    _open(task, encoding, Pool(encoders, cpus, gpus), address, out, state, resume, overwrite)
+
+
+def _open(
+    task: "Task",
+    encoding: "Encoding",
+    pool: "Pool",
+    address: str | None,
+    out: str,
+    state: str | None,
+    resume: bool,
+    overwrite: bool,
+) -> None:
+    """Open the run and the state, and classify."""
+    from acclimate.classify.task import Job, find_run
+    from acclimate.cluster.cluster_run import Results
+
+    if resume and overwrite:
+        raise InputError("--resume continues what --overwrite would replace; pass one of them.")
     with TemporaryDirectory(prefix="acclimate-") as copies:
         results = Results(out, Path(copies))
         results.open(resume, overwrite)
@@ -143,7 +159,7 @@ def classify(
             state=results.state,
         )
         job.check_out()
-        _classify(job, results, Pool(encoders, cpus, gpus), address)
+        _classify(job, results, pool, address)
 
 
 def _classify(job: "Job", results: "Results", pool: "Pool", address: str | None) -> None:
