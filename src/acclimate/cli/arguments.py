@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import re
-import sys
 import warnings
 from ast import literal_eval
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from acclimate.cli.console import say
-from acclimate.errors import InputError, nearest, reason
+from acclimate.errors import InputError, missing, nearest, reason
 
 if TYPE_CHECKING:
     from acclimate.prompts import LearnedPrompts
@@ -351,13 +350,13 @@ def list_images(
     order: str = "path",
     classes: Sequence[str] | None = None,
     fps: float = 1.0,
-    find: "Callable[[Sequence[str], float], Samples] | None" = None,
+    find: "Callable[..., Samples] | None" = None,
 ) -> "Sequence[Sample]":
     """List the images of a command's sources in order; says on stderr what was skipped, and if they were shuffled.
 
-    `find` lists them where sources are not only those of `open_source`.
+    `find` lists them; None for `open_source`, or where there is a URL of a store for `sources.urls.list_images`.
     """
-    from acclimate.sources.source import choose_order, open_source, order_samples
+    from acclimate.sources.source import choose_order, order_samples
 
     words = [each for each in source if re.fullmatch(r"[\w, -]+", each) and each != "-" and not Path(each).exists()]
     if words and len(source) > 1:
@@ -365,12 +364,25 @@ def list_images(
             f"no file or folder at {', '.join(words)}; "
             'if these are labels, write them all in one argument: --labels "cat, dog".'
         )
-    samples = find(source, fps) if find else open_source(source, sys.stdin, fps)
+    samples = (find or _lister(source))(source, fps=fps)
     if samples.skipped:
         say(f"note: skipped {samples.left_out}.", err=True)
     if order == "auto" and (order := choose_order(samples, classes)) != "path":
         say("note: folders are classes, so the images are shuffled; --order path keeps them as listed.", err=True)
     return order_samples(samples, order)
+
+
+def _lister(source: Sequence[str]) -> "Callable[..., Samples]":
+    """Return the function that lists sources; that for URLs of stores needs pyarrow."""
+    from acclimate.sources.source import open_source
+
+    if not any(re.match(r"(wds:)?(s3|gs|gcs|abfss?)://", each, re.IGNORECASE) for each in source):
+        return open_source
+    try:
+        from acclimate.sources.urls import list_images
+    except ModuleNotFoundError as error:
+        raise missing("images by URL need pyarrow", "parquet") from error
+    return list_images
 
 
 def note_labels(labels: Sequence[str], model: str) -> None:

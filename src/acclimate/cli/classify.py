@@ -251,7 +251,7 @@ def _classify(job: "Job", truth: Path | None, report: Path | None, counts: str |
     _say_end(job, run, finished, report, counts)
 
 
-def _list_samples(job: "Job", find: "Callable[[Sequence[str], float], Samples] | None" = None) -> "Sequence[Sample]":
+def _list_samples(job: "Job", find: "Callable[..., Samples] | None" = None) -> "Sequence[Sample]":
     """Return the images of the sources in order, and settle what follows from them.
 
     `find` lists them where sources are not only those of `open_source`.

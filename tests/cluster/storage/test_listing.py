@@ -5,7 +5,9 @@ import pickle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from acclimate.cli import app
 from acclimate.cluster.storage import Storage
 from acclimate.errors import InputError
 from acclimate.sources import open_source, urls
@@ -75,6 +77,17 @@ def test_a_folder_by_url_is_listed_as_on_disk(elsewhere, here):
     assert samples.skipped == {".md": 1, ".xmp": 1, ".mp4 (must be on the local disk: copy it there)": 1}
     (one,) = list_images(f"{elsewhere}/photos/dogs/b #1.png")
     assert (one.name, one.label, shade(one)) == (f"{elsewhere}/photos/dogs/b #1.png", None, 2)
+
+
+def test_classify_takes_urls(elsewhere, here):
+    for number in range(6):
+        draw(here / f"photos/{number}.png", 40 * number)
+        fill(elsewhere, {f"photos/{number}.png": encoded(40 * number)})
+    for source, out in (("photos", "disk.csv"), (f"{elsewhere}/photos", "store.csv")):
+        done = CliRunner().invoke(app, ["classify", source, "--labels", "dark, bright", "--out", out])
+        assert done.exit_code == 0, done.stderr
+    rows = [(here / name).read_text() for name in ("disk.csv", "store.csv")]
+    assert rows[1].replace(f"{elsewhere}/", "") == rows[0]
 
 
 def test_several_sources_are_joined(elsewhere, here):
