@@ -58,9 +58,8 @@ class CoOp(TrainedPrompt):
         self.prompts(tokens)  # refuses a context that the model cannot hold
         classes = (CLASSES,) if self.class_specific else ()
         axes = (*classes, tokens, tower.width)
-        self.learned = self.declare("learned", Tensors(self.head, context=axes))
-        # The context for `acclimate.prompts.LearnedPrompts`
-        self.exported = self.declare("exports", Tensors(self.head, context=axes))
+        # The name is that which `acclimate.prompts.LearnedPrompts` looks for.
+        self.learned = self.declare("exports", Tensors(self.head, context=axes))
 
     def learn(self, shots: Labelled, validation: Labelled | None, progress: Progress) -> None:
         """Train the context."""
@@ -76,8 +75,7 @@ class CoOp(TrainedPrompt):
                 context = 0.02 * torch.randn(*shape, generator=generator).to(self.tower.device)
             prompts = self.prompts(shape[-2])
             self.train([context], lambda batch: self.logits_of(batch, prompts.vectors(context)), shots, progress)
-            for part in (self.learned, self.exported):
-                part["context"][...] = move(context.detach(), self.head.class_vectors)
+            self.learned["context"][...] = move(context.detach(), self.head.class_vectors)
 
     def recompute(self) -> None:
         """Make the head of the learned prompt; until there is one, it is that of the words."""
