@@ -12,7 +12,6 @@ import zlib
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
@@ -72,24 +71,20 @@ def list_methods() -> dict[str, type[Adapter]]:
 
 def own_methods() -> list[type[Adapter]]:
     """Return the methods of this library."""
-    for room in ROOMS:
-        for module in iter_modules(import_module(room).__path__, f"{room}."):
-            import_module(module.name)
+    _import_own()
     return [method for method in _REGISTRY.values() if _is_own(method)]
 
 
 def find_class(name: str) -> type[Adapter] | None:
-    """Return the method of this library whose class has that name; its module is named alike, in lower case."""
-    for room in ROOMS:
-        for module in iter_modules(import_module(room).__path__):
-            if module.name.replace("_", "") == name.lower():
-                import_module(f"{room}.{module.name}")
+    """Return the method of this library whose class has that name."""
+    _import_own(name)
     return next((method for method in _REGISTRY.values() if _is_own(method) and method.__name__ == name), None)
 
 
 def find_method(name: str) -> type[Adapter]:
     """Return the method of that name; only its own module or package is imported."""
-    _import_own(name)
+    if name not in _REGISTRY:
+        _import_own(name)
     if name not in _REGISTRY:
         entry = next(iter(entry_points(group=PACKAGE, name=name)), None)
         if entry is None:
@@ -175,12 +170,17 @@ def given_to(method: type[Adapter], encoder: Any) -> dict[str, Any]:
     return {"encoder": encoder} if "text" in method.needs else {}
 
 
-def _import_own(name: str) -> None:
-    """Import the module of this library that is named like a method, if there is one."""
-    stem = name.replace("-", "_")
+def _import_own(name: str | None = None) -> None:
+    """Import the module of this library that is named like a method or its class, if there is one; None for all."""
     for room in ROOMS:
-        if stem.isidentifier() and find_spec(f"{room}.{stem}"):
-            import_module(f"{room}.{stem}")
+        for module in iter_modules(import_module(room).__path__):
+            if name is None or _letters(module.name) == _letters(name):
+                import_module(f"{room}.{module.name}")
+
+
+def _letters(name: str) -> str:
+    """Return a name for comparisons: that of a method ("free-tta"), its module (free_tta) or its class (FreeTTA)."""
+    return name.replace("-", "").replace("_", "").lower()
 
 
 def _is_own(method: type[Adapter]) -> bool:
