@@ -16,8 +16,8 @@ from pydantic import ValidationError
 
 from acclimate import FeatureStream, Head, list_methods, write_stream
 from acclimate.methods import guard as module
-from acclimate.methods.guard import Guard
-from acclimate.methods.schedule import FairSlots, Queued
+from acclimate.methods.schedule import Queued
+from acclimate.serve.guard import FairSlots, Guard
 from acclimate.serve.limits import Limits
 from acclimate.serve.schemas import GuardRules
 from portal import running

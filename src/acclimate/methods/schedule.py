@@ -6,7 +6,6 @@ touched.
 """
 
 from bisect import insort
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -47,42 +46,6 @@ class Schedule:
 def last_if_worse(queue: list[Queued], rank: float, entry_id: int) -> int | None:
     """Evict the entry of highest rank if the newcomer's is lower: the rule of all caches unless they have another."""
     return len(queue) - 1 if (rank, entry_id) < queue[-1][:2] else None
-
-
-@dataclass(frozen=True)
-class FairSlots:
-    """Eviction rule of a full class where several clients have entries in a cache.
-
-    Slots move towards clients that hold fewer of a class, whatever the entropies, and never away from them. Between
-    clients with as many, and among a client's own entries, lower entropy wins as always. So do entries of no client:
-    those of an uploaded state. Entries older than `age` samples of the stream are evicted for any other client.
-
-    Args:
-        senders: the client of each entry, by id; entries that are not there are newcomers of this client.
-        client: the sender of new entries.
-        age: number of samples after which an entry may be evicted by any other client.
-    """
-
-    senders: Mapping[int, str]
-    client: str
-    age: int
-
-    def __call__(self, queue: list[Queued], rank: float, entry_id: int) -> int | None:
-        """Return the index of the entry to evict; None to keep all."""
-        owners = [self.senders.get(entry.id, self.client) for entry in queue]
-        held = Counter(owners)
-        worst: int | None = None  # the last entry that lower entropy evicts
-        for index in reversed(range(len(queue))):
-            owner = owners[index]
-            more = held[owner] - held[self.client]
-            others = owner not in ("", self.client)
-            if others and (more > 1 or queue[index].id < entry_id - self.age):
-                return index
-            if worst is None and (more == 1 or not others):
-                worst = index
-        if worst is None or last_if_worse(queue[: worst + 1], rank, entry_id) is None:
-            return None
-        return worst
 
 
 def schedule(

@@ -9,9 +9,12 @@ Python and the entries of uploaded states, are neither limited nor counted.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import floor, inf
 from time import monotonic
+
+from acclimate.methods.schedule import Queued, last_if_worse
 
 WINDOW_PARTS = 1000  # samples are counted per part of the window, which bounds the memory
 MAX_COUNTS = 10_000  # counts kept for all clients together
@@ -49,7 +52,7 @@ class Guard:
         self._taught: Counter[str] = Counter()  # samples within the window by client
 
     def allowed(self, client: str, samples: int, labels: int) -> tuple[int, str]:
-        """Return how many of so many samples the stream may learn from a client now, and the reason if not all.
+        """Return how many of `samples` may be learnt from `client` now, and the reason if not all.
 
         With t samples of the client among T within the window, the n-th sample is allowed if
         `t + n <= share * (T + n) + labels`, where a share below that of equal clients is raised to it. So the client
@@ -93,3 +96,39 @@ class Guard:
             self._taught[client] -= self._counts.pop((part, client))
             if not self._taught[client]:
                 del self._taught[client]
+
+
+@dataclass(frozen=True)
+class FairSlots:
+    """Eviction rule of a full class where several clients have entries in a cache.
+
+    Slots move towards clients that hold fewer of a class, whatever the entropies, and never away from them. Between
+    clients with as many, and among a client's own entries, lower entropy wins as always. So do entries of no client:
+    those of an uploaded state. Entries older than `age` samples of the stream are evicted for any other client.
+
+    Args:
+        senders: the client of each entry, by id; entries that are not there are newcomers of this client.
+        client: the sender of new entries.
+        age: number of samples after which an entry may be evicted by any other client.
+    """
+
+    senders: Mapping[int, str]
+    client: str
+    age: int
+
+    def __call__(self, queue: list[Queued], rank: float, entry_id: int) -> int | None:
+        """Return the index of the entry to evict; None to keep all."""
+        owners = [self.senders.get(entry.id, self.client) for entry in queue]
+        held = Counter(owners)
+        worst: int | None = None  # the last entry that lower entropy evicts
+        for index in reversed(range(len(queue))):
+            owner = owners[index]
+            more = held[owner] - held[self.client]
+            others = owner not in ("", self.client)
+            if others and (more > 1 or queue[index].id < entry_id - self.age):
+                return index
+            if worst is None and (more == 1 or not others):
+                worst = index
+        if worst is None or last_if_worse(queue[: worst + 1], rank, entry_id) is None:
+            return None
+        return worst

@@ -18,12 +18,11 @@ from acclimate.evidence import Head
 from acclimate.methods import Adapter, Step, duplicate, state_from_bytes, state_to_bytes
 from acclimate.methods.cache import Cache
 from acclimate.methods.gates import Gate, NearDuplicates, Rejector
-from acclimate.methods.guard import Guard
 from acclimate.methods.persist import MAX_ORIGINS
-from acclimate.methods.schedule import FairSlots
 from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import Predictions, answers_again, refuse_none, walk
 from acclimate.reading.batcher import Encoded
+from acclimate.serve.guard import FairSlots, Guard
 from acclimate.serve.http_errors import NotFoundError
 from acclimate.serve.limits import Limits
 from acclimate.serve.schemas import GuardRules, ResultResponse, StreamSetup

@@ -15,9 +15,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from acclimate.arrays import HostArray
 from acclimate.errors import AcclimateError, BusyError, InputError
 from acclimate.methods import state_to_bytes
-from acclimate.methods.guard import Guard
 from acclimate.predict import Predictions
 from acclimate.reading.batcher import Batcher, Encoded
+from acclimate.serve.guard import Guard
 from acclimate.serve.http_errors import NotFoundError, StorageError, UnusableError
 from acclimate.serve.learner import Learner
 from acclimate.serve.limits import Limits
