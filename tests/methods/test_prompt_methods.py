@@ -181,7 +181,7 @@ def test_cocoop_beats_zero_shot_with_a_few_shots(encoder, drawn):
 
 def _beats_zero_shot(adapter, drawn):
     head, features, labels = drawn
-    before = {name: value.clone() for name, value in adapter.text.model.state_dict().items()}
+    before = {name: value.clone() for name, value in adapter.encoder.model.state_dict().items()}
     steps = []
     adapter.fit(features[:SHOTS], labels[:SHOTS], progress=steps.append)
     assert sum(steps) == adapter.fit_steps(SHOTS)
@@ -190,7 +190,7 @@ def _beats_zero_shot(adapter, drawn):
         for logits in (head.observe(features[SHOTS:]).logits, adapter.step(features[SHOTS:]))
     ]
     assert scores[1] > scores[0] + 0.2
-    for name, value in adapter.text.model.state_dict().items():  # gradients reach the prompt alone
+    for name, value in adapter.encoder.model.state_dict().items():  # gradients reach the prompt alone
         assert torch.equal(value, before[name])
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from acclimate import FeatureStream, Head, list_methods, write_stream
-from acclimate.methods import guard as module
 from acclimate.methods.schedule import Queued
+from acclimate.serve import guard as module
 from acclimate.serve.guard import FairSlots, Guard
 from acclimate.serve.limits import Limits
 from acclimate.serve.schemas import GuardRules
