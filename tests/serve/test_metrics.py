@@ -149,7 +149,7 @@ def test_the_log_names_the_token(serve, log, tmp_path):
 
 
 def test_an_unexpected_error_is_a_plain_500_and_a_traceback_in_the_log(client, log, monkeypatch):
-    def fail(name):
+    def fail(name, client):
         raise ZeroDivisionError("nobody's business")
 
     monkeypatch.setattr(client.streams, "get", fail)

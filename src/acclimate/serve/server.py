@@ -4,6 +4,7 @@ import signal
 import socket
 from contextlib import suppress
 from threading import Thread
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -39,6 +40,10 @@ def raise_file_limit() -> None:
 
 class Server(uvicorn.Server):
     """A server that encodes no more labels once it stops: requests that wait for them are refused, not awaited."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop once the running requests are finished, however often it is told to."""
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Finish the running requests."""

@@ -210,7 +210,7 @@ class Stream:
     # The snapshots that `rollback` accepts, oldest first.
     snapshots = in_turn(lambda learner: learner.file.snapshots())
     # What was learnt, as the content of a state file; without clients and thumbnails.
-    state_bytes = in_turn(lambda learner: state_to_bytes(learner.adapter), copies=True)
+    state_bytes = in_turn(lambda learner: state_to_bytes(learner.adapter))
 
     async def tick(self) -> None:
         """Do periodic work: try a disk that was full, take a snapshot if one is due, move changes into the database."""
