@@ -141,7 +141,7 @@ def test_large_images(invoke, model, here, monkeypatch):
     limit = ["--encode", "max_pixels=1000000"]
     result = invoke("classify", "large.png", "small.png", *model, *limit)
     assert (
-        "1,100,000 pixels: more than 1 million; make it smaller, or start with a larger limit (--enc" in result.stdout
+        "1,100,000 pixels: more than 1 million; make it smaller, or start with a larger --max-pixels, " in result.stdout
     )
     assert "1 image classified, 1 could not be read" in result.stderr
     invoke("classify", "large.png", *model)

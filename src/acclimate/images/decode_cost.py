@@ -30,7 +30,7 @@ FAX_COMPRESSIONS = (2, 3, 4, 32771)  # libtiff writes a line to standard error f
 MIN_FAX_ROW_PIXELS = 1000  # rows of a fax <= allowed pixels / this
 TIFF = (b"II\x2a\0", b"MM\0\x2a", b"II\x2b\0", b"MM\0\x2b", b"II\0\x2a", b"MM\x2a\0")
 HOW_TO_ALLOW = (
-    "start with a larger limit (--encode max_pixels=N or --max-pixels; in Python: "
+    "start with a larger --max-pixels, of classify: --encode max_pixels=N (in Python: "
     "acclimate.images.opening.limit_pixels; for the service: `pixels` in [limits])"
 )
 NEXT_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)  # not the restart markers within a scan
