@@ -81,17 +81,14 @@ def classify(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Results: .csv, .jsonl, .parquet or .xlsx.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
     none_of_these: arguments.NoneOfThese = False,
-    # answers
     template: arguments.Templates = None,
     expand: arguments.Expand = True,
     top_k: arguments.TopK = 3,
     unsure: arguments.Unsure = 0.0,
     truth: Truth = None,
-    # output
     counts: CountsBy = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
-    # adapting
     method: arguments.Method = None,
     setting: arguments.Settings = None,
     plugin: arguments.Plugins = None,
@@ -100,18 +97,15 @@ def classify(
     freeze: arguments.Freeze = False,
     skip_duplicates: arguments.SkipDuplicates = None,
     views: arguments.Views = 1,
-    # reading
     follow: FollowFolder = False,
     order: arguments.Order = "auto",
-    # speed
     device: arguments.Device = "auto",
     encode: arguments.Encode = None,
 ) -> None:
     """Classify images into any labels, adapting to the images on the way.
 
-    Every image is answered as it comes, and once more at the end from everything seen. Beside --out, `answers.run`
-    keeps the features of the images: give it in the place of the images to answer other labels in seconds. Prints a
-    table on a terminal and csv in a pipe, where rows follow when their answers are final.
+    Every image is answered as it comes, and once more at the end from everything seen. A pipe gets csv. Beside --out,
+    `answers.run` keeps the features: give it in the place of the images to answer other labels in seconds.
     """
     from acclimate.classify.task import Encoding, Job, find_run
 
