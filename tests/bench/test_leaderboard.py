@@ -294,21 +294,6 @@ def test_processes_change_nothing_but_the_times(paths, tmp_path):
     assert len(lines[0]) == len(plan.tasks) * 3
 
 
-def test_a_board_of_an_earlier_version_is_continued(paths, tmp_path):
-    """Up to 1.0, the shape "shuffled" was called "seed"."""
-    plan = plan_board(paths, VARIANTS, ("shuffled", "long-tail"), orders=2, passes=2)
-    board, rest = begin(paths, plan)
-    rest.run(1, keep=board.add)
-    board.save(tmp_path)
-    page = write_board(board, tmp_path)
-    for name in ("leaderboard.csv", "leaderboard.json"):
-        (tmp_path / name).write_text((tmp_path / name).read_text().replace("shuffled", "seed"))
-    earlier = open_board(paths, plan, folder=tmp_path)
-    assert earlier == board
-    assert not add_to_board(earlier, plan).tasks
-    assert write_board(earlier, tmp_path) == page
-
-
 def test_other_runs_are_refused(paths, tmp_path):
     plan = plan_board(paths, VARIANTS[:1], ["shuffled"], orders=2, passes=2)
     board, plan = begin(paths, plan)
