@@ -251,7 +251,6 @@ def test_every_command_refuses_an_edited_state_in_one_line(invoke, states, here,
         ("correct", "--state", states[0], "--list"),
         ("correct", "--state", states[0], "--undo", "1"),
         (*classify, "--method", "tda", "--state", states[0]),
-        (*classify[:4], "--fitted", states[0]),
     ):
         result = invoke(*command, exit_code=2)
         error = result.stderr.strip().splitlines()[-1]
