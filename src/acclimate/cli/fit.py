@@ -1,8 +1,7 @@
 """`acclimate fit`: a few-shot method fitted to labelled images."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +12,7 @@ from acclimate.cli.console import interruptible, say, stage_bars
 from acclimate.errors import InputError, as_words, count
 
 if TYPE_CHECKING:
-    from acclimate import Adapter, FewShot
-    from acclimate.evidence import Head
+    from acclimate import Adapter
     from acclimate.sources.source import Sample
 
 Source = Annotated[
@@ -59,27 +57,32 @@ def fit(
     from acclimate.files import check_writable
     from acclimate.methods import NOTE, find_method, save_state
     from acclimate.run import is_run
+    from acclimate.sources.source import MOST_HELD_OUT
 
     check_writable(out)
+    if validation is not None and no_validation:
+        raise InputError("choose one of --validation and --no-validation.")
     if find_method(method).kind != "few-shot":
         raise InputError(f"the method {method!r} learns without labels; use it with `acclimate classify`.")
     settings = arguments.parse_settings(method, setting)
+    held_out = 0 if no_validation or validation is not None else min(shots, MOST_HELD_OUT)
     if len(source) == 1 and (is_run(source[0]) or Path(source[0]).suffix in (".safetensors", ".npz", ".pt")):
         if labels is not None or template is not None:
             raise InputError(f"{source[0]} has classes and prompts of its own; leave out --labels and --template.")
-        create = partial(_create, method, settings, model)
-        _fit_stored(Path(source[0]), out, create, shots, seed, validation, no_validation)
+        _fit_stored(Path(source[0]), out, method, settings, model, shots, seed, validation, held_out)
         return
     templates = arguments.read_templates(template)
-    names, drawn, held = _draw(source, labels, model, shots, seed, validation, no_validation)
+    names, drawn, held = _draw(source, labels, model, shots, seed, validation, held_out)
     encoded = count(views * len(drawn) + len(held), "image")
     say(f"{count(len(drawn), 'image')} in {count(views, 'version')} each: as long as to classify {encoded}.", err=True)
-    loading: dict[str, Any] = {"device": device, "templates": templates}
     with interruptible("nothing was written."), stage_bars() as show:
-        classifier = Classifier(names, model, method=method, progress=show, **loading, **settings)
-        held_out = (held, [str(sample.label) for sample in held])
-        truth = [str(sample.label) for sample in drawn]
-        fitted = classifier.fit(drawn, truth, validation=held_out, views=views, on_error="skip", progress=show)
+        classifier = Classifier(
+            names, model, method=method, device=device, templates=templates, progress=show, **settings
+        )
+        truth, held_truth = ([str(sample.label) for sample in each] for each in (drawn, held))
+        fitted = classifier.fit(
+            drawn, truth, validation=(held, held_truth), views=views, on_error="skip", progress=show
+        )
     for name, why in fitted.skipped:
         say(f"skipped {name}: {why}", err=True)
     save_state(classifier.adapter, out, {NOTE: {**classifier.about_fit, "seed": seed, "source": " ".join(source)}})
@@ -103,31 +106,26 @@ def _report(
     say(f"{out}: {made}; {validated if scores else 'no validation images'}.", err=True)
 
 
-def _create(method: str, settings: dict[str, Any], model: str, head: "Head") -> "FewShot":
-    """Return a few-shot adapter that is not fitted yet; the model is loaded only for its text tower."""
-    from acclimate.encoders import load_encoder
-    from acclimate.methods import FewShot, create, find_method
-
-    encoder = load_encoder(model) if "text" in find_method(method).needs else None
-    adapter = create(method, head, encoder, **settings)
-    assert isinstance(adapter, FewShot)
-    return adapter
-
-
 def _fit_stored(
     source: Path,
     out: Path,
-    create: "Callable[[Head], FewShot]",
+    method: str,
+    settings: Mapping[str, Any],
+    model: str,
     shots: int,
     seed: int,
     validation: str | None,
-    no_validation: bool,
+    held_out: int,
 ) -> None:
-    """Fit to the features of a run or a feature file; validation samples have one view."""
+    """Fit to the features of a run or a feature file; validation samples have one view.
+
+    The model is loaded only for its text tower.
+    """
     import numpy as np
 
-    from acclimate.methods import NOTE, save_state
-    from acclimate.sources.source import MOST_HELD_OUT, draw_shots
+    from acclimate.encoders import load_encoder
+    from acclimate.methods import NOTE, FewShot, create, find_method, save_state
+    from acclimate.sources.source import draw_shots
     from acclimate.stream import original_views, read_stream
 
     stream = read_stream(source)
@@ -135,10 +133,10 @@ def _fit_stored(
         raise InputError(f"{source} has no labels to fit to; encode images whose source knows their classes.")
     known = np.flatnonzero(stream.targets >= 0)
     targets = stream.targets[known]
-    adapter = create(stream.head)
-    most = 0 if no_validation or validation is not None else min(shots, MOST_HELD_OUT)
-    fewer = bool(np.bincount(targets, minlength=len(stream.head)).min() < shots)
-    drawn, rest = draw_shots(targets, stream.head.class_names, shots, seed, most, allow_fewer=fewer)
+    encoder = load_encoder(model) if "text" in find_method(method).needs else None
+    adapter = create(method, stream.head, encoder, **settings)
+    assert isinstance(adapter, FewShot)
+    drawn, rest = draw_shots(targets, stream.head.class_names, shots, seed, held_out, allow_fewer=True)
     held = original_views(stream).features[known[rest]], targets[rest]
     if validation is not None:
         other = read_stream(validation)
@@ -177,21 +175,17 @@ def _draw(
     shots: int,
     seed: int,
     validation: str | None,
-    no_validation: bool,
+    held_out: int,
 ) -> "tuple[tuple[str, ...], list[Sample], list[Sample]]":
     """Return the classes, the images to fit to, and those to choose settings by."""
     import numpy as np
 
-    from acclimate.sources.source import MOST_HELD_OUT, draw_shots
+    from acclimate.sources.source import draw_shots
 
-    if validation is not None and no_validation:
-        raise InputError("choose one of --validation and --no-validation.")
     names, known = _labelled(source, None if labels is None else arguments.read_labels(labels))
     arguments.note_language(names, model)
-    most = 0 if no_validation or validation is not None else min(shots, MOST_HELD_OUT)
     classes = np.array([names.index(str(sample.label)) for sample in known], dtype=np.int64)
-    fewer = bool(np.bincount(classes, minlength=len(names)).min() < shots)
-    drawn, rest = draw_shots(classes, names, shots, seed, most, allow_fewer=fewer)
+    drawn, rest = draw_shots(classes, names, shots, seed, held_out, allow_fewer=True)
     held = [known[i] for i in rest] if validation is None else _labelled([validation], names)[1]
     if validation is not None and not held:
         raise InputError(f"no image of {validation} is labelled with one of the classes; check its labels.")

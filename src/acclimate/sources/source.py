@@ -267,9 +267,9 @@ def draw_shots(
         shots: samples per class.
         seed: the same seed draws the same samples; a draw of fewer shots is part of a draw of more.
         held_out: the most samples per class that are drawn in addition, for validation; a class may have fewer.
-        allow_fewer: let a class give fewer shots than asked for if it has fewer samples. Where some are held out, a
-            fifth of the class stays for that, at least one of two samples or more: validation without a class would
-            favour the others.
+        allow_fewer: where some class has fewer samples, let classes give fewer shots than asked for. Where some are
+            held out, a fifth of each class stays for that, at least one of two samples or more: validation without a
+            class would favour the others.
 
     Returns:
         The positions of the shots, by class, and those of the samples that are held out.
@@ -291,6 +291,7 @@ def draw_shots(
         name = class_names[int(counts.argmin())]
         how = f"choose at most {fewest} shots" if fewest else "add one, or remove the class"
         raise InputError(f"class {name!r} has {fewest} labelled samples, {shots} per class are asked for; {how}.")
+    allow_fewer = fewest < shots
     drawn = []
     rest = []
     for label in range(len(class_names)):
