@@ -426,16 +426,7 @@ class Classifier:
     @property
     def about_features(self) -> dict[str, Any]:
         """What makes the features: the model, and how images are read."""
-        return {
-            "model": self.model,
-            "fingerprint": self.encoder.fingerprint,
-            "dim": self.encoder.dim,
-            "decoder": self.decoder,
-            "precision": precision_of(self.encoder),
-            "device": gpu_of(self.encoder) or "cpu",
-            "views": self.views,
-            "views_kind": self.views_kind if self.views > 1 else "",
-        }
+        return {"model": self.model, **self.preparer.about}
 
     @exclusive
     def answer(self, batch: Batch, top_k: int = 5, *, first_id: int | None = None, learn: bool = True) -> Predictions:

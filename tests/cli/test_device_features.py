@@ -85,7 +85,7 @@ def test_embedding_and_fitting(invoke, both, tiny_onnx, photos):
         invoke("embed", photos, *model, "--labels", ",".join(LABELS), "--out", f"{name}.safetensors", "--views", "3")
         fit = ["--method", "tip-adapter", "--shots", "3", "--views", "2", "--out", f"{name}-fit.safetensors"]
         invoke("fit", photos, *model, *fit)
-        invoke("classify", photos, *model, "--fitted", f"{name}-fit.safetensors", "--out", f"{name}.csv")
+        invoke("classify", photos, *model, "--state", f"{name}-fit.safetensors", "--out", f"{name}.csv")
         return read_stream(f"{name}.safetensors").features, rows(f"{name}.csv")
 
     (features, table), (same, other) = both(work)
@@ -130,12 +130,15 @@ def test_options_reach_the_model_and_the_reader(invoke, tiny_clip, tiny_onnx, ph
     monkeypatch.setattr("acclimate.encoders.loading.load_encoder", load)
     monkeypatch.setattr("acclimate.encoders.load_encoder", load)
     monkeypatch.setattr("acclimate.load_encoder", load)
+    encode = ["--encode", "precision=bfloat16", "--encode", "compile=true", "--encode", "decoder=pillow"]
+    invoke("classify", photos, "--model", "one", *labels, *out, "--device", "cpu", *encode)
     how = ["--precision", "bfloat16", "--device", "cpu"]
-    invoke("classify", photos, "--model", "one", *labels, *out, *how, "--compile", "--decoder", "pillow")
     invoke("embed", photos, "--model", "two", *labels, "--out", "features.npz", *how)
     assert given == {"one": ("cpu", "bfloat16", True), "two": ("cpu", "bfloat16")}
-    error = invoke("classify", photos, "--model", "one", *labels, *out, "--decoder", "nvjpeg", exit_code=2).stderr
+    error = invoke(
+        "classify", photos, "--model", "one", *labels, *out, "--encode", "decoder=nvjpeg", exit_code=2
+    ).stderr
     assert "the decoder nvjpeg needs a model on a CUDA GPU" in error
     monkeypatch.undo()
     command = ("classify", photos, "--model", f"onnx:{tiny_onnx}", *labels, *out)
-    assert "ONNX models run as they are" in invoke(*command, "--precision", "float16", exit_code=2).stderr
+    assert "ONNX models run as they are" in invoke(*command, "--encode", "precision=float16", exit_code=2).stderr

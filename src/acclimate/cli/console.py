@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -17,6 +17,7 @@ from acclimate.errors import AcclimateError, RunError, count, printable, reason
 if TYPE_CHECKING:
     from acclimate.classify.classification import Emit
     from acclimate.predict import Prediction, Predictions
+    from acclimate.run import Batch
 
 UsageError: Any = typer.BadParameter.__base__  # the class, wherever this version of typer has it
 # Things that the stages of a work count; those of other stages are steps.
@@ -135,6 +136,18 @@ def progress_bar(total: int | None, verb: str, things: str, shown: bool = True) 
                 progress.update(task, pace=f"{speed:.3g}/s{left}")
 
         yield advance
+
+
+def show_encoding(batches: "Iterable[Batch]", total: int, earlier: int = 0) -> "Iterator[Batch]":
+    """Yield batches as they are encoded; show progress, and name images that cannot be read on stderr."""
+    with progress_bar(total, "encoding", "images") as advance:
+        advance(0, "", earlier)
+        for batch in batches:
+            yield batch
+            for name, error in zip(batch.names, batch.errors, strict=True):
+                if error is not None:
+                    say(f"skipped {name}: {error}", err=True)
+            advance(len(batch.names))
 
 
 @contextmanager

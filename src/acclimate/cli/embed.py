@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acclimate.cli import arguments
-from acclimate.cli.console import interruptible, progress_bar, say, stage_bars
+from acclimate.cli.console import interruptible, say, show_encoding, stage_bars
 from acclimate.errors import InputError, RunError, count
 
 if TYPE_CHECKING:
+    from acclimate.evidence import Head
     from acclimate.prompts import LearnedPrompts
     from acclimate.reading.walk import Preparer
     from acclimate.run import Run
@@ -72,62 +73,55 @@ def embed(
     `acclimate run` scores the answer.
     """
     from acclimate.encoders import load_encoder
-    from acclimate.files import check_writable
     from acclimate.prompts import build_head
     from acclimate.prompts.spelling import expansion_note
-    from acclimate.reading.walk import Preparer, precision_of
+    from acclimate.reading.walk import Preparer
     from acclimate.run import SUFFIX
-    from acclimate.stream import check_stream_path, read_stream, write_stream
+    from acclimate.stream import read_stream, write_stream
     from acclimate.views.generated import open_generator
 
-    if out.suffix != SUFFIX:
-        if resume:
-            raise InputError(f"--resume continues a run; choose an --out that ends in {SUFFIX}.")
-        check_stream_path(out)
-        check_writable(out)
-    job = _dataset_job(source[0], data, labels, template) if source[0].startswith(DATASET) else None
-    job = job or _image_job(source, labels, template, model)
+    _check_out(out, resume)
+    of_dataset = source[0].startswith(DATASET)
+    job = _dataset_job(source[0], data, labels, template) if of_dataset else _image_job(source, labels, template, model)
     encoder = load_encoder(model, device, precision)
-    of_dataset = "dataset" in job.about  # benchmarks read images as they are stored, whatever their EXIF data say
     prepare = Preparer(
         encoder,
         views,
         kind=views_kind or "augmix",
         generator=None if generated is None else open_generator(generated, device),
-        upright=not of_dataset,
+        upright=not of_dataset,  # benchmarks read images as they are stored, whatever their EXIF data say
         decoder="pillow" if of_dataset else "auto",
     )
-    features = {
-        "model": model,
-        "fingerprint": encoder.fingerprint,
-        "precision": precision_of(encoder),
-        "device": str(getattr(encoder, "device", "cpu")),
-        "decoder": prepare.decoder,
-        "views": views,
-        "views_kind": prepare.kind if views > 1 else "",
-        "dim": encoder.dim,
-        **job.about,
-    }
     with stage_bars() as show:
         bar = partial(show, "encoding the labels")
         head = build_head(encoder, job.labels, job.templates, progress=bar, expand=expand and not of_dataset)
     if note := expansion_note(head.expanded):
         say(f"note: {note}", err=True)
     with TemporaryDirectory() as folder:
-        run = _open_run(out if out.suffix == SUFFIX else Path(folder) / f"{out.stem}.run", features, resume, job)
-        run.answer = {"labels": list(head.class_names), "templates": job.names}
-        run.save()
-        run.write_head(*head.to_file())
+        path = out if out.suffix == SUFFIX else Path(folder) / f"{out.stem}.run"
+        run = _open_run(path, {"model": model, **prepare.about, **job.about}, resume, job)
         with interruptible(
-            f"what was encoded is in {out}; --resume continues." if run.path == out else "nothing was written."
+            f"what was encoded is in {out}; --resume continues." if path == out else "nothing was written."
         ):
-            _encode(run, job.samples, prepare, batch_size)
-        stream = read_stream(run.path)
-        if run.path != out:
+            _encode(run, job, head, prepare, batch_size)
+        stream = read_stream(path)
+        if path != out:
             write_stream(stream, out)
     known = 0 if stream.targets is None else int((stream.targets >= 0).sum())
     scored = f", {known:,} of them with true labels" if known else " without true labels"
     say(f"{out}: {count(len(stream), 'image')}{scored}; try `acclimate run {out}`.", err=True)
+
+
+def _check_out(out: Path, resume: bool) -> None:
+    from acclimate.files import check_writable
+    from acclimate.run import SUFFIX
+    from acclimate.stream import check_stream_path
+
+    if out.suffix != SUFFIX:
+        if resume:
+            raise InputError(f"--resume continues a run; choose an --out that ends in {SUFFIX}.")
+        check_stream_path(out)
+        check_writable(out)
 
 
 def _image_job(source: list[str], labels: str | None, template: list[str] | None, model: str) -> Job:
@@ -179,25 +173,21 @@ def _open_run(path: Path, features: dict[str, Any], resume: bool, job: Job) -> "
     return run
 
 
-def _encode(run: "Run", samples: "Sequence[Sample]", prepare: "Preparer", batch_size: int | None) -> None:
+def _encode(run: "Run", job: Job, head: "Head", prepare: "Preparer", batch_size: int | None) -> None:
     """Append the images that a run does not have yet; name those that cannot be read on stderr."""
-    from acclimate.arrays import to_host, unit_rows
     from acclimate.reading.walk import encode_ahead
     from acclimate.run import RunWriter
 
+    run.answer = {"labels": list(head.class_names), "templates": job.names}
+    run.save()
+    run.write_head(*head.to_file())
     begun = run.images
     writer = RunWriter(run)
     complete = False
-    batches = encode_ahead(samples[begun:], prepare, batch_size=batch_size, start=begun)
+    batches = encode_ahead(job.samples[begun:], prepare, batch_size=batch_size, start=begun)
     try:
-        with progress_bar(len(samples), "encoding", "images") as advance:
-            advance(0, "", begun)
-            for batch in batches:
-                writer.append(batch._replace(features=unit_rows(to_host(batch.features), "features")))
-                for name, error in zip(batch.names, batch.errors, strict=True):
-                    if error is not None:
-                        say(f"skipped {name}: {error}", err=True)
-                advance(len(batch.names))
+        for batch in show_encoding(batches, len(job.samples), begun):
+            writer.append(batch)
         complete = True
     finally:
         writer.close(complete)

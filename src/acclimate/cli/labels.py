@@ -1,20 +1,14 @@
 """`acclimate labels check`: a look at labels before a run."""
 
-from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from acclimate.cli import arguments
-from acclimate.cli.console import Command, CommandGroup, progress_bar, say, stage_bars
+from acclimate.cli.console import Command, CommandGroup, say, show_encoding, stage_bars
 from acclimate.cli.tables import print_table
 from acclimate.errors import RunError, count
-
-if TYPE_CHECKING:
-    from acclimate.arrays import HostArray
-    from acclimate.reading.walk import Preparer
-    from acclimate.sources.source import Sample
 
 MOST_IMAGES = 500  # images that are looked at
 SHOWN = 10  # nouns that are named
@@ -36,11 +30,14 @@ def check(
 
     With images, at most 500 of them are compared with the labels: which labels are the nearest, and what else is there.
     """
+    import numpy as np
+
     from acclimate import build_head, load_encoder
+    from acclimate.arrays import to_host
     from acclimate.classify.label_check import compare_with_images
     from acclimate.prompts import negative_vectors
     from acclimate.prompts.spelling import close_labels, expansion_note
-    from acclimate.reading.walk import Preparer
+    from acclimate.reading.walk import Preparer, encode_ahead
 
     names = arguments.read_labels(labels)
     samples = arguments.list_images(images) if images else ()
@@ -56,46 +53,17 @@ def check(
     if not samples:
         return
     chosen = samples[:: -(-len(samples) // MOST_IMAGES)]
-    features, kept = _encode_images(chosen, Preparer(encoder))
+    batches = show_encoding(encode_ahead(chosen, Preparer(encoder)), len(chosen))
+    features = np.concatenate([to_host(batch.features) for batch in batches])
+    if not len(features):
+        raise RunError("no image could be read.")
     found = compare_with_images(head, nouns, features)
     rows = [(name, str(found.nearest[name]), str(found.foreign[name])) for name in names]
     print_table(("label", "images nearest to it", "of these, nearer to something else"), rows, left={"label"})
-    share = 100 * found.foreign.total() / len(kept)
-    say(f"{share:.0f} % of {count(len(kept), 'image')} are much nearer to a noun than to any label.", err=True)
+    share = 100 * found.foreign.total() / len(features)
+    say(f"{share:.0f} % of {count(len(features), 'image')} are much nearer to a noun than to any label.", err=True)
     if common := [f"{noun} {number}" for noun, number in found.missing.most_common(SHOWN) if number > 1]:
         say(f"They look like {', '.join(common)}; give what you need a label.", err=True)
     if never := [name for name in names if not found.nearest[name]]:
         more = f" and {len(never) - SHOWN} more" if len(never) > SHOWN else ""
         say(f"No image is nearest to {', '.join(never[:SHOWN])}{more}.", err=True)
-
-
-def _encode_images(
-    samples: "Sequence[Sample]",
-    prepare: "Preparer",
-) -> "tuple[HostArray, list[int]]":
-    """Encode images and show progress.
-
-    Returns:
-        Features of the images that could be read, and the indices of these; the others are named on stderr.
-
-    Raises:
-        RunError: no image could be read.
-    """
-    import numpy as np
-
-    from acclimate.arrays import to_host
-    from acclimate.reading.walk import encode_ahead
-
-    features = []
-    kept: list[int] = []
-    with progress_bar(len(samples), "encoding", "images") as advance:
-        for batch in encode_ahead(samples, prepare):
-            features.append(to_host(batch.features))
-            kept += batch.readable
-            for name, error in zip(batch.names, batch.errors, strict=True):
-                if error is not None:
-                    say(f"skipped {name}: {error}", err=True)
-            advance(len(batch.names))
-    if not kept:
-        raise RunError("no image could be read.")
-    return np.concatenate(features), kept

@@ -158,6 +158,19 @@ class Preparer:
         self.decoder = choose_decoder(decoder, self.gpu if nvjpeg_fits else None)
         self.target = ModelInput.of(prepare) if views > 1 else None
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What makes the features of images, as a run records it: the encoder, and how images are read."""
+        return {
+            "fingerprint": self.encoder.fingerprint,
+            "dim": self.encoder.dim,
+            "decoder": self.decoder,
+            "precision": precision_of(self.encoder),
+            "device": str(getattr(self.encoder, "device", "cpu")),
+            "views": self.views,
+            "views_kind": self.kind if self.views > 1 else "",
+        }
+
     def plan(self, index: int, size: tuple[int, int], generated: int = 0) -> ViewPlan:
         """Draw the random choices for the views of an image of this width and height, but itself and generated ones."""
         target = cast(ModelInput, self.target)
