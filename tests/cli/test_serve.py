@@ -167,7 +167,7 @@ def test_a_service_needs_a_folder():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("[streams]\nguard = false", "need --labels or --fitted"),
+        ("[streams]\nthumbnails = true", "need --labels or --fitted"),
         ("[streams]\nlabels = ['cat', 'dog']\ntemplates = 'a photo'", "no {} for the class name"),
         ("[streams]\nlabels = ['cat']", "2 to 2000 labels"),
         ("[streams]\nlabels = ['cat', 'dog']\nsettings = {nothing = 1}", "no setting 'nothing'"),

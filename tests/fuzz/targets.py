@@ -149,7 +149,7 @@ class Bodies:
         picture = b64encode(files.photo(size=(64, 48))).decode()
         stream = {
             "name": "two", "labels": ["cat", "dog"], "templates": ["a {}."], "settings": {"alpha": 1.0}, "views": 1,
-            "guard": {"share": 0.5, "burst": 3, "window_s": 60.0}, "unsure": 0.5, "reject": False, "method": "tda",
+            "unsure": 0.5, "reject": False, "method": "tda",
         }  # fmt: skip
         self.seeds = [
             ("POST", "/v1/streams", stream),

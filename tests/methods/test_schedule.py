@@ -3,17 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.methods.schedule import Queued, last_if_worse, schedule
+from acclimate.methods.schedule import Queued, schedule
 
 samples = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5).map(float)), min_size=1, max_size=40)
 
 
-def middle_if_odd(queue, rank, entry_id):
-    """Evict the middle entry for every newcomer with an odd id, whatever its rank."""
-    return len(queue) // 2 if entry_id % 2 else None
-
-
-def one_by_one(offers, capacity, eviction_rule=None):
+def one_by_one(offers, capacity):
     """Return the entries (class, rank, id) that each moment's cache holds, after the moment's sample."""
     queues = {}
     moments = []
@@ -21,9 +16,6 @@ def one_by_one(offers, capacity, eviction_rule=None):
         queue = queues.setdefault(label, [])
         if len(queue) < capacity:
             queue.append((rank, i))
-        elif eviction_rule is not None:
-            if (evicted := eviction_rule(queue, rank, i)) is not None:
-                queue[evicted] = (rank, i)
         elif rank < queue[-1][0]:
             queue[-1] = (rank, i)
         queue.sort()
@@ -31,9 +23,9 @@ def one_by_one(offers, capacity, eviction_rule=None):
     return moments
 
 
-@given(samples, st.integers(1, 3), st.sampled_from([last_if_worse, middle_if_odd]), st.data())
-def test_every_moment_of_every_cut_is_that_of_a_walk(offers, capacity, eviction_rule, data):
-    moments = one_by_one(offers, capacity, None if eviction_rule is last_if_worse else eviction_rule)
+@given(samples, st.integers(1, 3), st.data())
+def test_every_moment_of_every_cut_is_that_of_a_walk(offers, capacity, data):
+    moments = one_by_one(offers, capacity)
     queues = {}
     size = 0
     start = 0
@@ -41,7 +33,7 @@ def test_every_moment_of_every_cut_is_that_of_a_walk(offers, capacity, eviction_
         batch = data.draw(st.integers(1, len(offers) - start))
         part = [(i, *offers[start + i], start + i) for i in range(batch)]
         before = {entry.slot: (label, entry.rank, entry.id) for label, queue in queues.items() for entry in queue}
-        plan = schedule(part, queues, capacity, size, batch, eviction_rule)
+        plan = schedule(part, queues, capacity, size, batch)
         for now in range(batch):
             alive = {entry for slot, entry in before.items() if now < plan.evicted.get(slot, batch)}
             alive |= {

@@ -151,8 +151,6 @@ def test_ids_are_integers(client, wrong):
 @pytest.mark.parametrize(
     "change",
     [
-        {"guard": {"burst": 10**30}},
-        {"guard": {"window_s": 1e300}},
         {"settings": {f"k{i}": 1 for i in range(101)}},
         {"templates": ["{}" * 500] * 400, "labels": ["x" * 190 + str(i) for i in range(2000)]},
         {"templates": {"cat": ["a cat"], "dog": [1] * 1000}},

@@ -3,13 +3,14 @@
 import os
 import threading
 from collections import Counter
+from contextlib import closing
 
 import pytest
 
 from acclimate import load_state, merge_states, save_state
 from acclimate.serve.http_errors import StorageError
 from acclimate.serve.limits import Limits
-from acclimate.serve.schemas import GuardRules
+from acclimate.serve.storage import StreamFile
 from full_disk import files_end_at
 from portal import running
 from waiting import wait_until
@@ -24,7 +25,7 @@ def path_of(folder, name="shop"):
 def test_closing_keeps_everything_and_leaves_no_threads(start, images, encoder, tmp_path):
     before = set(threading.enumerate())
     with running(tmp_path / "state", encoder, Limits()) as streams:
-        stream = streams.create("shop", LABELS, skip_duplicates=False, guard=GuardRules(burst=100), thumbnails=True)
+        stream = streams.create("shop", LABELS, skip_duplicates=False, thumbnails=True)
         futures = [stream.soon("classify", images[i : i + 4], client="camera") for i in range(0, 40, 4)]
         assert futures[-1].result(180)[-1].id == 39
         caches = stream.caches()
@@ -36,6 +37,22 @@ def test_closing_keeps_everything_and_leaves_no_threads(start, images, encoder, 
     assert [each["reason"] for each in again.snapshots()] == ["created", "shutdown"]
 
 
+def test_the_guard_of_an_earlier_version_is_ignored(encoder, images, tmp_path):
+    with running(tmp_path / "state", encoder, Limits()) as streams:
+        stream = streams.create("shop", LABELS, method="tda", skip_duplicates=False)
+        stream.classify(images[:4])
+        state = stream.state_bytes()
+    with closing(StreamFile(path_of(tmp_path), Limits())) as file, file.transaction():
+        about = file.about("stream")
+        guard = {"share": 0.5, "burst": None, "window_s": 60.0, "age": 10_000}
+        file.set_about("stream", about | {"setup": about["setup"] | {"guard": guard}})
+    with running(tmp_path / "state", encoder, Limits()) as streams:
+        stream = streams.get("shop")
+        assert stream.describe()["broken"] is None
+        assert "guard" not in stream.describe()
+        assert stream.state_bytes() == state
+
+
 @pytest.mark.parametrize(
     ("method", "settings", "views"),
     [("tda", {}, 1), ("tda", {}, 3), ("dota", {"refresh": 7}, 1), ("prior", {}, 1), ("zero", {}, 3)],
@@ -43,7 +60,7 @@ def test_closing_keeps_everything_and_leaves_no_threads(start, images, encoder, 
 def test_a_kill_loses_nothing_that_was_answered(start, after_a_kill, images, method, settings, views):
     streams = start(snapshot_samples=9 * views)
     setup = {"method": method, "settings": settings, "views": views, "thumbnails": True, "skip_duplicates": False}
-    stream = streams.create("shop", LABELS, guard=GuardRules(share=1.0), **setup)
+    stream = streams.create("shop", LABELS, **setup)
 
     def assert_nothing_is_lost():
         copy = after_a_kill().get("shop")

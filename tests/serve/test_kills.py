@@ -44,7 +44,7 @@ def picture(seed):
 
 def create_streams(client):
     for name in STREAMS:
-        setup = {"name": name, "labels": LABELS, "method": "tda", "skip_duplicates": False, "guard": None}
+        setup = {"name": name, "labels": LABELS, "method": "tda", "skip_duplicates": False}
         assert client.post("/v1/streams", json=setup).status_code == 201
 
 

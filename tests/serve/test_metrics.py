@@ -92,18 +92,6 @@ def test_no_stream_label_or_client_is_named(client, pictures):
     assert "127.0.0.1" not in text
 
 
-def test_a_guard_says_what_it_refuses(client, pictures):
-    client.post(
-        "/v1/streams", json={"name": "guarded", "labels": ["cat", "dog"], "guard": {"burst": 1, "window_s": 600}}
-    )
-    files = [("image", picture) for picture in pictures[:5]]
-    results = client.post("/v1/streams/guarded/classify", files=files).json()["results"]
-    refused = sum(each["refused"] is not None for each in results)
-    assert refused == 4
-    assert read(client)["acclimate_refusals_total"] == refused
-    assert client.get("/v1/streams/guarded").json()["refusals"] == refused
-
-
 def test_a_line_for_each_request(client, pictures, log):
     client.post(f"{ONE}/classify?top_k=1", files={"image": pictures[0]}, headers={"X-Request-ID": "mine"})
     client.get("/nowhere/at%0A-all?token=secret")

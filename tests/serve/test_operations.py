@@ -84,7 +84,7 @@ def test_frames_that_are_nearly_the_same_are_answered_and_not_learnt_again(clien
 
 
 def test_a_request_of_which_some_images_are_learnt_is_replayed_to_the_bit(start, after_a_kill, images):
-    stream = start().create("shop", ["cat", "dog", "fox"], guard=None)
+    stream = start().create("shop", ["cat", "dog", "fox"])
     answers = stream.classify([images[0], images[0], *images[1:9], images[0]])
     assert answers[1].id is None
     assert [each.id for each in answers if each.id is not None] == list(range(stream.describe()["samples_seen"]))

@@ -40,7 +40,6 @@ chosen = st.fixed_dictionaries(
                 "settings": st.dictionaries(words, st.booleans() | numbers | seconds | texts, max_size=3),
                 "views_kind": st.sampled_from([None, "crop"]),
                 "unsure": st.none() | st.floats(0, 1),
-                "guard": st.just(False) | st.fixed_dictionaries({"burst": st.none() | numbers, "window_s": numbers}),
             },
         ),
         "limits": st.fixed_dictionaries({}, optional={"timeout_s": seconds, "streams": numbers, "workers": numbers}),
@@ -105,7 +104,6 @@ def test_variables_of_every_kind(printed):
         "ALLOW_HOST": "a.example b.example",
         "STREAMS__TEMPLATES": '["a {}", "the {}"]',
         "STREAMS__SETTINGS": '{"negative": false}',
-        "STREAMS__GUARD__SHARE": "0.3",
         "STREAMS__SKIP_DUPLICATES": "false",
         "THUMBNAILS": "1",
     }
@@ -113,7 +111,6 @@ def test_variables_of_every_kind(printed):
     assert found["allow_host"] == ["a.example", "b.example"]
     assert found["streams"]["templates"] == ["a {}", "the {}"]
     assert found["streams"]["settings"] == {"negative": False}
-    assert found["streams"]["guard"]["share"] == 0.3
     assert (found["streams"]["skip_duplicates"], found["streams"]["thumbnails"]) == (False, True)
 
 
@@ -123,10 +120,9 @@ def test_variables_of_every_kind(printed):
         ("prot = 1", "unknown field 'prot'; did you mean 'port'"),
         ("[limits]\ntimeout = 1", "limits: unknown field 'timeout'; did you mean 'timeout_s'"),
         ("[streams]\nlabel = 'x'", "streams: unknown field 'label'; did you mean 'labels'"),
-        ("[streams.guard]\nshares = 1", "streams.guard: unknown field 'shares'; did you mean 'share'?"),
+        ("[streams]\nguard = false", "streams: unknown field 'guard'"),
         ("[limits]\ntimeout_s = 0", "limits.timeout_s: Input should be greater than 0"),
         ("[limits]\ntimeout_s = inf", "limits.timeout_s: Input should be a finite number"),
-        ("[streams.guard]\nshare = 2", "streams.guard.share: "),
         ("port = 70000", "port: Input should be less than or equal to 65535"),
         ("port = [", "serve.toml cannot be read: Invalid"),
         ("\0", "serve.toml cannot be read: Invalid"),
@@ -155,7 +151,7 @@ def test_the_file_in_the_guide(file):
     (text,) = re.findall(r"^```toml\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
     file.write_text(text)
     found = load_settings(file, {})
-    assert (found.streams.settings, found.streams.guard.share) == ({"positive_capacity": 5}, 0.3)
+    assert found.streams.settings == {"positive_capacity": 5}
     assert (found.limits.timeout_s, found.limits.client_streams) == (60, 500)
     table = guide.partition("### Limits")[2].partition("\n## ")[0]
     named = re.findall(r"^\|[^|]+\|[^|]+\|([^|]*)\|[^|]+\|$", table, re.MULTILINE)

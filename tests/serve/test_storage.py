@@ -74,7 +74,7 @@ def test_the_oldest_and_the_newest_snapshot_are_always_kept(tmp_path_factory, po
 
 def test_history_is_bounded_in_bytes(start, images):
     streams = start(history_bytes=8000, snapshot_bytes=30_000, snapshot_samples=4)
-    stream = streams.create("shop", LABELS, method="tda", skip_duplicates=False, guard=None)
+    stream = streams.create("shop", LABELS, method="tda", skip_duplicates=False)
     for image in images * 2:
         stream.classify([image])
     ids = [each["id"] for each in stream.answers()]

@@ -10,7 +10,6 @@ import pytest
 from acclimate import DEFAULT_METHOD, Classifier, state_from_bytes, state_to_bytes
 from acclimate.errors import InputError
 from acclimate.serve.http_errors import NotFoundError
-from acclimate.serve.schemas import GuardRules
 from waiting import wait_until
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
@@ -169,8 +168,7 @@ def test_the_description_of_a_stream(streams, images):
     assert (about["method"], about["settings"]["rounds"], about["advice"]) == (DEFAULT_METHOD, 1, "")
     assert (about["samples_seen"], about["answered"], about["frozen"], about["snapshots"]) == (4, 4, False, 1)
     assert about["changed_share"] == about["changed"] / 4
-    assert (about["degraded"], about["broken"], about["refusals"]) == (None, None, 0)
-    assert about["guard"] == GuardRules().model_dump()
+    assert (about["degraded"], about["broken"]) == (None, None)
     assert stream.describe()["labels"] == LABELS[:3]
 
 
@@ -266,11 +264,6 @@ def test_thumbnails_are_kept_of_cached_entries_if_asked_for(streams, cached, ima
     )
     kept.reset()
     assert kept.learner.thumbnails == {}
-
-
-def test_methods_without_state_need_no_guard(streams, images):
-    guarded = streams.create("guarded", LABELS, skip_duplicates=False, method="zero-shot", guard={"burst": 1})
-    assert {each.refused for each in guarded.classify(images[:5], client="mallory")} == {None}
 
 
 def test_learnt_statistics_per_label(streams, images):

@@ -19,7 +19,7 @@ from stream_calls import classify
 from waiting import wait_until
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
-SETUP = {"labels": LABELS, "method": "tda", "skip_duplicates": False, "guard": None}
+SETUP = {"labels": LABELS, "method": "tda", "skip_duplicates": False}
 
 
 def create(client, name, **options):

@@ -39,7 +39,6 @@ LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
         ({"method": "stata"}, "does not run 'stata', which tunes prompts or answers a collection as a whole"),
         ({"method": "zero", "views": 65}, "views must be from 1 to 64, got 65; use fewer"),
         ({"views": 0}, "views: Input should be greater than or equal to 1"),
-        ({"guard": {"share": 0.0}}, "guard.share: Input should be greater than 0"),
         ({"settings": {"capacity": 1}}, "no setting 'capacity'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 
+import httpx
 import numpy as np
 import pytest
 
@@ -117,3 +118,18 @@ def test_a_large_header_of_a_state_is_refused_before_it_is_parsed(start, images,
             stream.continue_from(hostile)
     stream.continue_from(content)
     assert stream.state_bytes() == content
+
+
+def test_sixty_loopback_addresses_are_one_client_of_the_service(serve, pictures):
+    """Without tokens, each address counted as a client of its own."""
+    with serve() as client:
+        client.post(
+            "/v1/streams", json={"name": "shared", "labels": ["cat", "dog"], "method": "tda", "skip_duplicates": False}
+        )
+        port = client.base_url.port
+        for i in range(12):
+            transport = httpx.HTTPTransport(local_address=f"127.0.{i}.{i + 2}")
+            with httpx.Client(transport=transport, base_url=f"http://127.0.0.1:{port}", timeout=180) as other:
+                answer = other.post("/v1/streams/shared/classify", files={"image": pictures[i]})
+                assert answer.status_code == 200
+        assert list(client.get("/v1/streams/shared/learnt").json()["clients"]) == ["127.0.0.1"]

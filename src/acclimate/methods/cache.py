@@ -12,7 +12,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host
 from acclimate.evidence import Head
 from acclimate.methods.jagged import Layout, add_by_class, lay_out
-from acclimate.methods.schedule import EvictionRule, Queued, Queues, Schedule, last_if_worse, schedule
+from acclimate.methods.schedule import Queued, Queues, Schedule, schedule
 from acclimate.methods.state import Dump, Entry, State
 
 # name -> kind of number and number of axes
@@ -28,13 +28,9 @@ class Cache(State):
         head: the keys live where it lives.
         capacity: the most entries per class; None to keep every sample that is offered, for labelled ones.
         highest: keep the highest entropies instead of the lowest.
-
-    Attributes:
-        eviction_rule: the rule of a full class; None to evict the entry of highest (or lowest) entropy.
     """
 
     rule = "union"
-    eviction_rule: EvictionRule | None = None
 
     def __init__(self, head: Head, capacity: int | None, highest: bool = False) -> None:
         self.bounded = capacity is not None
@@ -86,15 +82,14 @@ class Cache(State):
         Nothing changes yet. Newcomers vote on their own class, unless the plan's targets are replaced.
         """
         ranks = -entropies if self.highest else entropies
-        if self.eviction_rule is None:
-            offered = offered & (ranks <= self._threshold[classes])  # few, in a long stream
+        offered = offered & (ranks <= self._threshold[classes])  # few, in a long stream
         samples = np.flatnonzero(offered)
         if not len(samples):
             return Schedule()
         columns = (samples, classes[samples], ranks[samples], ids[samples])
         offers = zip(*(column.tolist() for column in columns), strict=True)
         capacity = self.capacity if self.bounded else self.capacity + len(offered)
-        plan = schedule(offers, self.queues, capacity, self.size, len(offered), self.eviction_rule or last_if_worse)
+        plan = schedule(offers, self.queues, capacity, self.size, len(offered))
         plan.targets = classes[plan.samples, None].astype(np.int32)
         return plan
 

@@ -1,12 +1,11 @@
 """The schedule of a cache: a batch decided as if its samples came one by one.
 
 A class's queue is the `capacity` lowest (rank, id) pairs it was offered, so what the queue holds depends on the set
-of samples alone, unless another eviction rule is given. The walk is over host integers and floats only; no feature is
-touched.
+of samples alone. The walk is over host integers and floats only; no feature is touched.
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,8 +24,6 @@ class Queued(NamedTuple):
 
 Queues = dict[int, list[Queued]]  # class -> its entries, lowest rank first
 Offer = tuple[int, int, float, int]  # a sample that asks for a slot: position in the batch, class, rank, id
-# The index of the entry of a full queue that a newcomer with this rank and id evicts; None if it evicts none.
-EvictionRule = Callable[[list[Queued], float, int], int | None]
 
 
 @dataclass
@@ -43,18 +40,12 @@ class Schedule:
     targets: HostArray = field(default_factory=lambda: np.empty((0, 1), np.int32))
 
 
-def last_if_worse(queue: list[Queued], rank: float, entry_id: int) -> int | None:
-    """Evict the entry of highest rank if the newcomer's is lower: the rule of all caches unless they have another."""
-    return len(queue) - 1 if (rank, entry_id) < queue[-1][:2] else None
-
-
 def schedule(
     offers: Iterable[Offer],
     queues: Mapping[int, list[Queued]],
     capacity: int,
     size: int,
     batch: int,
-    eviction_rule: EvictionRule = last_if_worse,
 ) -> Schedule:
     """Schedule a batch without changing `queues`.
 
@@ -64,7 +55,6 @@ def schedule(
         capacity: the most entries per class.
         size: number of slots in use; new ones are numbered from here.
         batch: length of the batch.
-        eviction_rule: the rule for full queues.
     """
     plan = Schedule()
     newcomer_in: dict[int, int] = {}  # slot -> index of the newcomer of this batch that holds it
@@ -73,8 +63,8 @@ def schedule(
         if len(queue) < capacity:
             slot = size
             size += 1
-        elif (evicted := eviction_rule(queue, rank, entry_id)) is not None:
-            _, dropped, slot = queue.pop(evicted)
+        elif (rank, entry_id) < queue[-1][:2]:
+            _, dropped, slot = queue.pop()
             plan.dropped.append(dropped)
             if slot in newcomer_in:
                 plan.deaths[newcomer_in[slot]] = sample

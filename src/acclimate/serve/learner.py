@@ -4,7 +4,6 @@ from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import islice, repeat
 from pathlib import Path
 from time import time
@@ -22,10 +21,9 @@ from acclimate.methods.persist import MAX_ORIGINS
 from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import Predictions, answers_again, refuse_none, walk
 from acclimate.reading.batcher import Encoded
-from acclimate.serve.guard import FairSlots, Guard
 from acclimate.serve.http_errors import NotFoundError
 from acclimate.serve.limits import Limits
-from acclimate.serve.schemas import GuardRules, ResultResponse, StreamSetup
+from acclimate.serve.schemas import ResultResponse, StreamSetup
 from acclimate.serve.storage import (
     ANSWERED,
     BATCH,
@@ -53,7 +51,6 @@ class Learner:
         file: the stream's file.
         limits: limits on the stream.
         encoder: the model, for methods that need its text tower.
-        guard: the guard of an earlier learner of this stream, which remembers what each client has taught.
 
     Attributes:
         file: the stream's file.
@@ -66,11 +63,11 @@ class Learner:
     """
 
     @noticing_damage()
-    def __init__(self, file: StreamFile, limits: Limits, encoder: Any = None, guard: Guard | None = None) -> None:
+    def __init__(self, file: StreamFile, limits: Limits, encoder: Any = None) -> None:
         self.file = file
         self._limits = limits
         self._encoder = encoder
-        self.setup = StreamSetup(**file.about("stream")["setup"])
+        self.setup = StreamSetup.stored(file.about("stream")["setup"])
         self.adapter, notes = file.load(encoder=encoder)
         self._caches = [part for part in self.adapter.parts.values() if isinstance(part, Cache)]
         known = {int(i): client for i, client in notes.get("clients", {}).items()}
@@ -88,10 +85,6 @@ class Learner:
         for about, features in reversed([*islice(file.samples(), self._duplicates.remembered)]):
             batch = features[np.array(about["learnt"])]
             self._duplicates(self.adapter.head.observe(batch), np.full(len(batch), True))
-        parts = [part for part in self.adapter.parts.values() if part is not self.adapter.corrections]
-        # A method without state cannot be poisoned.
-        self._rules = (self.setup.guard if parts else None) or GuardRules(share=None)
-        self.guard = guard or self._make_guard(entries_only=all(isinstance(part, Cache) for part in parts))
 
     @property
     def snapshot_due(self) -> str:
@@ -115,9 +108,6 @@ class Learner:
 
         With `learn` false, nothing is kept of them. The `names` of the images are kept with the answers.
         """
-        count = len(encoded.features)
-        asked = count * (learn and self.adapter.counts_samples)
-        allowed, why = self.guard.allowed(client, asked, len(self.adapter.head))
 
         def answer() -> tuple[Predictions, Step]:
             found, step, _ = walk(
@@ -126,16 +116,15 @@ class Learner:
                 top_k,
                 unsure,
                 next_id=self.next_id,
-                learn=np.arange(count) < allowed,
+                learn=learn,
                 gates=self._gates(negatives),
             )
-            return replace(found, refused=[*found.refused[:allowed], *[why or None] * (count - allowed)]), step
+            return found, step
 
         if not learn:
             return answer()
         about = self._about_samples(encoded, client)
         with self.file.transaction():
-            self._share_slots(about)
             found, step = answer()
             learnt = found.ids >= 0
             about |= {"samples": int(learnt.sum()), "learnt": learnt.tolist()}
@@ -151,7 +140,6 @@ class Learner:
             self.file.add(Event(about, encoded.features))
             if self.snapshot_due:
                 self._add_snapshot(self.snapshot_due)
-        self.guard.learnt(client, about["samples"])
         return found, step
 
     def answers(
@@ -353,7 +341,6 @@ class Learner:
             return None
         self.changes += about.get("samples", 1)
         if about["kind"] == "samples":
-            self._share_slots(about)
             step = self.adapter.adapt(head.observe(features), _ids(about), np.array(about["learnt"]))
             return self._note_samples(about, step)
         if about["kind"] == "undo":
@@ -363,12 +350,6 @@ class Learner:
         (correction,) = self.adapter.corrections.correct(features, [label], ids)
         self.thumbnails |= dict(zip([correction], about["thumbnails"], strict=False))
         return correction
-
-    def _share_slots(self, about: Mapping[str, Any]) -> None:
-        """Let clients share the slots of caches, if the samples of an event ask for it."""
-        rule = FairSlots(self.clients, about["client"], about["age"]) if about["age"] else None
-        for cache in self._caches:
-            cache.eviction_rule = rule
 
     def _note_samples(self, about: Mapping[str, Any], step: Step) -> None:
         """Remember who taught the samples of an event, which were learnt in a step."""
@@ -381,14 +362,12 @@ class Learner:
 
     def _about_samples(self, encoded: Encoded, client: str) -> dict[str, Any]:
         """Return what an event says of samples before they are learnt from."""
-        fair = (self._rules.share or 1) < 1 and not set(self.clients.values()) <= {"", client}
         return {
             "kind": "samples",
             "time": time(),
             "client": client,
             "first_id": self.next_id,
             "thumbnails": _texts(encoded.thumbnails),
-            "age": self._rules.age if fair else None,  # clients share the slots of caches
         }
 
     def _find(self, sample_id: int) -> Encoded:
@@ -405,15 +384,6 @@ class Learner:
             self._rejector = Rejector(self.adapter.head, negatives)
         gates = [self._rejector, self._duplicates if self.setup.skip_duplicates else None]
         return [gate for gate in gates if gate is not None]
-
-    def _make_guard(self, entries_only: bool) -> Guard:
-        """Return the guard of the stream; where only cache entries are kept, its share refuses nothing."""
-        rules = self._rules
-        guard = Guard(1.0 if entries_only else rules.share or 1.0, rules.burst, rules.window_s)
-        now = time()
-        for client, samples, when in self.file.taught_since(now - rules.window_s):
-            guard.learnt(client, samples, max(0.0, now - when))
-        return guard
 
 
 def export_state(path: Path, snapshot: int | None = None) -> bytes:

@@ -16,7 +16,7 @@ COUNTERS = {
     "unsure_predictions": "Predictions with a score below the threshold.",
     "foreign_images": "Images that belong to no label.",
     "near_duplicates": "Images not learnt because they are nearly the same as one before.",
-    "refusals": "Images not learnt because of a guard or the disk.",
+    "refusals": "Images not learnt because of the disk, or because their labels were corrected.",
     "cache_replacements": "Cache entries replaced by better ones.",
 }
 HISTOGRAMS = {

@@ -4,6 +4,7 @@ Whatever a request has is bounded: texts, lists and dicts in length, numbers in 
 service allows; the limits of a service are lower. Lists and dicts fail at their first wrong item.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -54,29 +55,6 @@ class RequestBody(BaseModel):
         return data
 
 
-class GuardRules(RequestBody):
-    """Rules against poisoning, for streams that several clients share."""
-
-    share: float | None = Field(
-        default=0.5,
-        gt=0,
-        le=1,
-        description="Largest share of the samples learnt within the window that may come from one of several clients, "
-        "and at least an equal share of them. As many samples as there are labels are always allowed. In caches nobody "
-        "is refused: in a full class, entries of clients that hold more than others are replaced. null or 1: no limit.",
-    )
-    burst: int | None = Field(
-        default=None, ge=1, le=100_000, description="Samples of one client that may be learnt within the window."
-    )
-    window_s: float = Field(default=60.0, ge=1e-3, le=604_800, description="Length of the window in seconds.")
-    age: int = Field(
-        default=10_000,
-        ge=1,
-        le=LARGEST_ID,
-        description="Number of samples after which cache entries of a client may be replaced by any other client.",
-    )
-
-
 class StreamSetup(RequestBody):
     """The settings that a stream is created with. Its labels are not part of it: they can change."""
 
@@ -100,9 +78,11 @@ class StreamSetup(RequestBody):
     )
     expand: bool = Field(True, description="Answer broad labels, such as `mammal`, through everyday nouns below them.")
     unsure: Threshold = None
-    guard: GuardRules | None = Field(
-        GuardRules(), description="Limits what one of several clients can teach the stream; null for no limit."
-    )
+
+    @classmethod
+    def stored(cls, values: Mapping[str, Any]) -> "StreamSetup":
+        """Read the setup in the file of a stream; the `guard` of files of earlier versions is ignored."""
+        return cls(**{name: value for name, value in values.items() if name != "guard"})
 
 
 class NamelessStreamRequest(StreamSetup):
@@ -184,8 +164,8 @@ class ResultResponse(BaseModel):
     changed: bool = Field(description="Whether adaptation changed the predicted label.")
     admitted: list[str] = Field(description="The caches that the image entered.")
     refused: str | None = Field(
-        description="Why the image was not learnt: it is nearly the same as one before, it belongs to no label, or the "
-        "guard or the disk prevented it."
+        description="Why the image was not learnt: it is nearly the same as one before, it belongs to no label, its "
+        "label was corrected, or the disk prevented it."
     )
     unsure: bool = Field(description="Whether the score is below the threshold of the request or of the stream.")
     none: float | None = Field(
@@ -228,7 +208,6 @@ class DescriptionResponse(StreamSetup, ConditionResponse):
     """A stream."""
 
     labels: list[Label]
-    refusals: int = Field(description="Images that the guard has refused since the service started.")
     advice: str = Field(description="What to know of the images, as far as the method can tell; empty if nothing.")
     corrections: int = Field(description="Number of corrections.")
     state_bytes: int = Field(description="Size of the newest snapshot in bytes.")

@@ -59,7 +59,7 @@ def make_server(app: FastAPI) -> uvicorn.Server:
             access_log=False,
             http="h11",  # refuses headers of more than 64 KiB, which the parser `httptools` keeps whatever their size
             log_config=None,
-            proxy_headers=False,  # a client could claim another address and evade a guard
+            proxy_headers=False,  # a client could claim another address
             server_header=False,
             timeout_graceful_shutdown=round(app.state.streams.limits.timeout_s) + 1,
             timeout_keep_alive=round(app.state.streams.limits.keep_alive_s),

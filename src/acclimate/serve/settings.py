@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -20,7 +20,7 @@ from acclimate.encoders import BUNDLED
 from acclimate.errors import InputError, nearest, reason
 from acclimate.serve.http_errors import validation_message
 from acclimate.serve.limits import Limits
-from acclimate.serve.schemas import GuardRules, RequestBody, StreamSetup
+from acclimate.serve.schemas import RequestBody, StreamSetup
 
 PREFIX = "ACCLIMATE_SERVE_"
 EXAMPLES = {  # values of settings that have none by default
@@ -30,8 +30,6 @@ EXAMPLES = {  # values of settings that have none by default
     "fitted": "fitted.safetensors",
     "views_kind": "crop",
     "unsure": 0.6,
-    "share": 0.5,
-    "burst": 50,
 }
 Words = Annotated[list[str], NoDecode]  # the command line splits those of environment variables
 
@@ -43,10 +41,6 @@ class NewStreamSettings(StreamSetup):
         None, description="Labels, or a file with one per line; they let first images create streams."
     )
     fitted: Path | None = Field(None, description="A file of `acclimate fit` instead of labels, method and settings.")
-    # TOML has no null.
-    guard: Annotated[GuardRules | None, BeforeValidator(lambda value: None if value is False else value)] = Field(
-        GuardRules(), description="Limits what one of several clients can teach the stream; false for no limit."
-    )
 
 
 DEFAULT_STREAMS = NewStreamSettings.model_validate({})

@@ -329,11 +329,6 @@ class StreamFile:
         rows = self._database.execute(query, {"id": sample_id})
         return (_unpack(row) for row in rows if row["event"] <= last.get(row["branch"], -1))
 
-    def taught_since(self, start: float) -> list[tuple[str, int, float]]:
-        """Return client, number and time of the samples learnt since then, whatever was undone later."""
-        query = "SELECT client, samples, time FROM events WHERE kind = 'samples' AND time > ? ORDER BY id"
-        return [*map(tuple, self._database.execute(query, [start]))]
-
     def probe(self) -> None:
         """Raise StorageError if there is no room for another snapshot, or a megabyte."""
         for size in (max(2**20, self.counts()["state_bytes"]), 0):

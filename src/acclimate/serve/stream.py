@@ -17,7 +17,6 @@ from acclimate.errors import AcclimateError, BusyError, InputError
 from acclimate.methods import state_to_bytes
 from acclimate.predict import Predictions
 from acclimate.reading.batcher import Batcher, Encoded
-from acclimate.serve.guard import Guard
 from acclimate.serve.http_errors import NotFoundError, StorageError, UnusableError
 from acclimate.serve.learner import Learner
 from acclimate.serve.limits import Limits
@@ -98,13 +97,12 @@ class Stream:
         self._received = 0  # position of the next image
         self._gone = False
         self._learner: Learner | None = None
-        self._guard: Guard | None = None
         try:
             with noticing_damage(), closing(StreamFile(path, self.limits)) as file:
                 about = file.about("stream")
                 self._summary = file.summary()
                 self.client = str(about["client"])
-                self.setup = StreamSetup(**about["setup"])
+                self.setup = StreamSetup.stored(about["setup"])
                 self.file_bytes = path.stat().st_size
                 if about["model"] != batcher.encoder.fingerprint:
                     raise UnusableError(
@@ -132,7 +130,6 @@ class Stream:
             **self.setup.model_dump(),
             **self._summary,
             "name": self.name,
-            "refusals": 0 if self._guard is None else self._guard.refusals,
             "changed_share": self._summary["changed"] / max(1, self._summary["answered"]),
             "degraded": self.degraded,
             "broken": None,
@@ -156,8 +153,8 @@ class Stream:
     ) -> Predictions:
         """Classify image files (or these as base64) in order, after everything requested from this stream before.
 
-        The images are learnt if `adapt`, unless the stream is frozen, its guard refuses the client, they belong to no
-        label, or they are nearly the same as images before. Answers with a score below `unsure`, or else that of the
+        The images are learnt if `adapt`, unless the stream is frozen, they belong to no label, or they are nearly the
+        same as images before. Answers with a score below `unsure`, or else that of the
         setup, are marked. If an image cannot be read, ImageError is raised with its name, if `names` has one, and
         nothing of the request is learnt.
         """
@@ -316,13 +313,12 @@ class Stream:
         if self.broken is None:
             try:
                 file = self._learner.file if self._learner else self._open()
-                self._learner = Learner(file, self.limits, self._batcher.encoder, self._guard)
+                self._learner = Learner(file, self.limits, self._batcher.encoder)
             except UnusableError as error:
                 self.broken = str(error)
         if self.broken is not None:
             self._close()
             raise UnusableError(f"the stream {self.name!r} cannot be used: {self.broken}")
-        self._guard = self.learner.guard
         self._received = self.learner.next_id
 
     def _refresh(self) -> None:

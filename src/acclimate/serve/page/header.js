@@ -14,11 +14,10 @@ const SETUP = {
   reject: "None of these",
   expand: "Broad labels",
   unsure: "Unsure below",
-  guard: "Guard against poisoning",
   snapshots: "Snapshots",
 };
 const ON = { skip_duplicates: "answered, not learnt", reject: "recognised", expand: "answered through nouns below them" };
-const OFF = { skip_duplicates: "learnt", reject: "not recognised", expand: "taken as they are", guard: "off", unsure: "no threshold" };
+const OFF = { skip_duplicates: "learnt", reject: "not recognised", expand: "taken as they are", unsure: "no threshold" };
 
 /** Show a stream as the service describes it; `counted` is the number of its answers that the page counts itself. */
 export function describeStream(find, stream, counted) {
