@@ -242,8 +242,6 @@ def _wrong_classes(listing: Listing) -> Iterator[str]:
     dataset = listing.dataset
     if dataset.layout == "split":
         yield from _wrong_numbers(dataset, read_split(listing.folder / dataset.split, listing.split))
-    if dataset.layout == "variants":
-        yield from _wrong_variants(dataset, listing.folder / "variants.txt")
     if dataset.wnids:
         yield from _wrong_folders(listing)
         yield from _wrong_files(listing)
@@ -337,18 +335,6 @@ def _unknown_folders(listing: Listing) -> Iterator[str]:
             f"numbers from 0 to {dataset.classes - 1}" if numbered else f"among the {dataset.classes} WordNet ids"
         )
         yield f"{listing.images}: {_some(unknown)} are not {expected}."
-
-
-def _wrong_variants(dataset: Dataset, path: Path) -> Iterator[str]:
-    """Yield how Aircraft's list of variants differs from the published one."""
-    if not path.is_file():
-        yield f"{path} is missing; it comes with the images."
-        return
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    if tuple(lines) != dataset.class_names:
-        same = [line == name for line, name in zip(lines, dataset.class_names, strict=False)]
-        first = 1 + same.index(False) if False in same else 1
-        yield f"{path} differs from the published list from line {first}; unpack it again."
 
 
 def _missing_images(listing: Listing) -> Iterator[str]:
