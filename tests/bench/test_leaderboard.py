@@ -13,11 +13,9 @@ from acclimate.bench.board import COLUMNS, METRICS, Board, how_answered
 from acclimate.bench.leaderboard import (
     DEFAULT_SHAPES,
     add_to_board,
-    first_sentence,
     measure,
     open_board,
     plan_board,
-    size_text,
     summary_rows,
     write_board,
 )
@@ -175,18 +173,6 @@ def test_intervals_are_paired_and_draw_data_sets():
     table = make_board(apart).standings("online")
     low, high = table.intervals[0][table.titles.index("tda")]
     assert low < -0.05 < 0.05 < high
-
-
-def test_the_sentence_says_where_the_first_is_not_first():
-    gains = {("tda", "a", "shuffled"): [0.3], ("tda", "b", "shuffled"): [0.0], ("tda", "c", "shuffled"): [0.1]}
-    gains |= {("dota", "a", "shuffled"): [0.0], ("dota", "b", "shuffled"): [0.1], ("dota", "c", "shuffled"): [0.1]}
-    assert first_sentence(make_board(gains).standings("online")) == (
-        "tda is first in the mean of all streams; without a, dota is."
-    )
-    gains["tda", "b", "shuffled"] = [0.1]
-    assert "tda is first in the mean, and stays first" in first_sentence(make_board(gains).standings("online"))
-    one = {key: each for key, each in gains.items() if key[1] == "a"}
-    assert first_sentence(make_board(one).standings("online")) == "tda is first in the mean."
 
 
 def test_the_main_table():
@@ -359,8 +345,7 @@ def test_methods_of_the_board_say_where_their_settings_are_published():
             assert method.published, method.name
 
 
-def test_texts(tmp_path):
-    assert [size_text(count) for count in (0, 999, 1600, 5_015_104)] == ["0 B", "999 B", "1.6 kB", "5.0 MB"]
+def test_files_of_one_name_are_named_with_their_folder(tmp_path):
     (tmp_path / "one").mkdir()
     files = [tmp_path / "one" / "a.npz", tmp_path / "a.npz", tmp_path / "b.npz"]
     assert name_files(files) == {"one/a": files[0], f"{tmp_path.name}/a": files[1], "b": files[2]}

@@ -210,7 +210,7 @@ class Board:
                 "seed": score.seed,
                 "samples": score.samples,
                 "method": title,
-                "state_kb": _short(score.cost["state_bytes"] / 1000),
+                "state_kb": round(score.cost["state_bytes"] / 1000, 1),
             }
             known = self.rows.setdefault(_key(row), row)
             of_set = score.passes == 2 or find_method(score.method).kind == "collection"
@@ -218,7 +218,7 @@ class Board:
                 "acc1": round(score.accuracy, 4),
                 "ece": round(score.ece or 0.0, 4),
                 "brier": round(score.brier or 0.0, 4),
-                "us": _short(score.cost["us_per_sample"]),
+                "us": round(score.cost["us_per_sample"], 1),
             }
             if title == "zero-shot" and known["acc1"] is not None:
                 if known["samples"] != score.samples or abs(known["acc1"] - figures["acc1"]) * score.samples > 1.5:
@@ -280,8 +280,3 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 
 def _key(row: Row) -> Key:
     return row["stream"], row["shape"], row["seed"], row["method"]
-
-
-def _short(value: float) -> float:
-    """Return a time or size with as many digits as mean something."""
-    return round(value) if value >= 10 else round(value, 1)

@@ -73,7 +73,7 @@ NOTES = """\
 - **ECE**: expected calibration error of the softmax of the logits, over 15 bins, in percent; lower is better.
 - **Time**: what a sample takes in addition to zero-shot, whose line shows what all methods share; in batches of 256. A
   second pass includes the first.
-- **State**: bytes of the arrays of the largest state. To answer a set takes the features of the stream as well."""
+- **State**: size of the arrays of the largest state. To answer a set takes the features of the stream as well."""
 
 
 def plan_board(
@@ -209,9 +209,8 @@ def write_board(board: Board, folder: Path) -> dict[str, list[tuple[str, ...]]]:
             partial(draw_leaderboard, tables),
         ),
     ]
-    for title, table in tables.items():
-        headings, *lines = mains[title]
-        parts += [f"## {title}", TABLES[title][1], markdown_table(headings, lines), first_sentence(table)]
+    for title, (headings, *lines) in mains.items():
+        parts += [f"## {title}", TABLES[title][1], markdown_table(headings, lines)]
     parts += [NOTES, f"Measured on {'; and on '.join(board.machines)}.", *_streams(board, first)]
     sections: dict[str, tuple[str, Callable[[Standings], Lines]]] = {
         "Shapes": (
@@ -272,29 +271,10 @@ def summary_rows(board: Board, table: Standings) -> list[tuple[str, ...]]:
             "accuracy": f"{100 * figures['acc1'][i]:.2f}",
             "ECE": f"{100 * figures['ece'][i]:.2f}",
             "µs per sample": f"{figures['us'][i]:.0f}",
-            "state": size_text(1000 * float(np.nanmax(table.values["state_kb"][i]))),
+            "state, kB": f"{np.nanmax(table.values['state_kb'][i]):,.1f}",
         }
         rows.append(cells)
     return [tuple(rows[0]), *(tuple(row.values()) for row in rows)]
-
-
-def first_sentence(table: Standings) -> str:
-    """Return a sentence that says which method is first, and whether it is so without any one stream."""
-    best = table.titles[0]
-    others = {name: table.titles[int(np.argmax(means))] for name, means in table.without.items()}
-    changed = [f"without {name}, {title} is" for name, title in others.items() if title != best]
-    if changed:
-        return f"{best} is first in the mean of all streams; {'; '.join(changed)}."
-    rest = ", and stays first whichever stream or data set is left out" if others else ""
-    return f"{best} is first in the mean{rest}."
-
-
-def size_text(count: float) -> str:
-    """Return a number of bytes with its unit."""
-    for unit, name in ((1e6, "MB"), (1e3, "kB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count:.0f} B"
 
 
 def _streams(board: Board, table: Standings) -> list[str]:
