@@ -77,8 +77,9 @@ class Recipe:
         """Return what to run on a dataset: the settings of a row, and in a suite its authors'; or those given."""
         if given:
             return [replace(row, settings={**row.settings, **given}, settings_name="given")]
-        authors = with_authors_settings(row, dataset)
-        return [row, authors] if self.kind == "methods" and authors is not row else [row]
+        if self.kind != "methods" or row.method not in dataset.authors:
+            return [row]
+        return [row, replace(row, settings=dataset.authors[row.method], settings_name="authors-per-dataset")]
 
 
 def trained_on(shots: int) -> str:
@@ -96,13 +97,6 @@ def usual_row(method: str) -> Variant:
             method, settings_name="paper", trained=trained_on(16) + SEARCHED, views=1, shots=16, validation=True
         )
     return Variant(method, settings_name="paper", views=64 if "views" in known.needs else "paper")
-
-
-def with_authors_settings(row: Variant, dataset: Dataset) -> Variant:
-    """Return a row with the settings that its authors published for a dataset; the row itself if there are none."""
-    if row.method not in dataset.authors:
-        return row
-    return replace(row, settings=dataset.authors[row.method], settings_name="authors-per-dataset")
 
 
 def row_of(method: str, dataset: Dataset) -> Variant:

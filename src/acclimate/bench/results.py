@@ -145,9 +145,8 @@ def summarise(
     baseline = _mean([run.scores() for run in baselines])
     samples = round(np.mean([len(run.order) for run in runs]))
     last_order = names[-1] == [*outcome.runs][-1]  # the adapter is the one after that order
-    taken = None
-    if stream.targets is not None and adapter.kind != "few-shot":  # the entries of few-shot methods are shots
-        taken = stream.targets[stream_order(stream, names[-1])]
+    targets = None if adapter.kind == "few-shot" else stream.targets  # the entries of few-shot methods are shots
+    taken = None if targets is None else targets[stream_order(stream, names[-1])]
     return Score(
         dataset=dataset,
         model=stream.encoder or "unknown",
