@@ -2,16 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from acclimate.cli.arguments import COMPARED, MODEL_HELP
 from acclimate.cli.console import say
 from acclimate.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from acclimate.encoders import Encoder
 
 Streams = Annotated[
     list[Path],
@@ -28,15 +25,6 @@ TextModel = Annotated[
     typer.Option("--model", help=f"The model of the features, for methods that need its text tower: {MODEL_HELP}"),
 ]
 OutFolder = Annotated[Path, typer.Option("--out", "-o", help="The folder for everything that is written.")]
-
-
-def load_text_model(model: str | None) -> "Encoder | None":
-    """Load the model of --model; None if it is not given."""
-    if model is None:
-        return None
-    from acclimate.encoders import load_encoder
-
-    return load_encoder(model)
 
 
 def options_text(**given: Any) -> str:

@@ -12,7 +12,6 @@ from acclimate.cli.comparing import (
     Streams,
     TextModel,
     as_patterns,
-    load_text_model,
     options_text,
     report_pictures,
 )
@@ -77,6 +76,7 @@ def reproduce(
     from acclimate.bench.orders import order_names
     from acclimate.bench.recipes import RECIPES
     from acclimate.bench.reproduction import Reproduction
+    from acclimate.encoders import load_encoder
 
     if unknown := [name for name in recipe or () if name not in RECIPES]:
         raise InputError(f"unknown recipe {unknown[0]!r}; {nearest(unknown[0], RECIPES)}")
@@ -88,7 +88,8 @@ def reproduce(
     settings = {name: parse_settings(name, setting, rows) for name in rows}
     taken = order_names(order or "shuffled:0", orders) if order or orders else ()
     report_pictures()
-    plan = Reproduction(files, out, load_text_model(model), taken, shots, device)
+    encoder = None if model is None else load_encoder(model)
+    plan = Reproduction(files, out, encoder, taken, shots, device)
     plan.plan(chosen, method or (), settings)
     for note in plan.notes:
         say(note, err=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from acclimate.cli.arguments import COMPARED, Plugins, SweptSettings, parse_sweep
-from acclimate.cli.comparing import Methods, Orders, Streams, TextModel, load_text_model
+from acclimate.cli.comparing import Methods, Orders, Streams, TextModel
 from acclimate.cli.console import progress_bar
 from acclimate.cli.tables import print_classes, print_differences, print_results
 from acclimate.errors import InputError
@@ -69,12 +69,13 @@ def run(
     from acclimate.bench.orders import order_names
     from acclimate.bench.plots import plot_running_accuracy
     from acclimate.bench.results import score_all, write_page, write_results
+    from acclimate.encoders import load_encoder
     from acclimate.methods import save_state as write_state
     from acclimate.stream import read_stream
 
     outputs = out or []
     _check_paths(outputs, save_state)
-    encoder = load_text_model(model)
+    encoder = None if model is None else load_encoder(model)
     variants = _variants(method, setting, fitted, encoder)
     streams = {path: read_stream(path) for path in files}
     _check_streams(streams, outputs, save_state, per_class, orders, len(variants))

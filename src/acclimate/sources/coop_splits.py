@@ -9,8 +9,6 @@ from acclimate.files import MAX_LIST, read_regular
 from acclimate.sources.folder import natural_key
 from acclimate.sources.source import Sample, file_sample
 
-# Image folders of the datasets in CoOp's layout, relative to the split file.
-IMAGE_FOLDERS = ("images", "jpg", "2750", "101_ObjectCategories", "UCF-101-midframes", "SUN397")
 PROBES = 10  # files to look for in a folder: some of them may be missing
 
 
@@ -30,7 +28,7 @@ def open_samples(spec: str) -> list[Sample]:
     rows = read_split(path, split)
     root = path.parent
     subfolders = sorted((each for each in root.iterdir() if each.is_dir()), key=lambda each: natural_key(each.name))
-    for folder in (root, *(root / name for name in IMAGE_FOLDERS), *subfolders):
+    for folder in (root, *subfolders):
         if any((folder / file).is_file() for file, _, _ in rows[:PROBES]):
             return [file_sample(folder / file, label) for file, _, label in rows]
     raise InputError(
