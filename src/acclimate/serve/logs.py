@@ -10,7 +10,6 @@ import os
 import re
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -19,7 +18,7 @@ from io import FileIO, TextIOWrapper
 from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
 from pathlib import Path
 from queue import Queue
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -45,7 +44,6 @@ HEADERS = {
     "x-frame-options": "DENY",
 }
 MAX_WAITING_LINES = 1000  # lines kept while nobody reads them
-SAMPLED_PER_S = 10  # lines of one sampled kind per second
 CLOSE_S = 5.0  # time limit to write the last lines
 FIELD_CHARS = 1000  # longer messages and fields are cut
 TRACEBACK_CHARS = 8000
@@ -78,28 +76,19 @@ class JsonLines(logging.Formatter):
 class LogQueue(QueueHandler):
     """Log lines that wait for the thread that writes them, so that a stalled reader stalls nothing else.
 
-    Records with an attribute `sampled`, and those of other packages, may have `SAMPLED_PER_S` lines of each kind. Lines
-    beyond that, or beyond what can wait, are left out; one line per second says how many were.
+    Lines beyond what can wait are left out; once the others are written, a line says how many were.
     """
 
     def __init__(self) -> None:
         self.waiting: Queue[Any] = Queue(MAX_WAITING_LINES)
         super().__init__(self.waiting)
         self.setFormatter(JsonLines())
-        self._kinds: Counter[str] = Counter()
         self._left_out = 0
-        self._reported = monotonic()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass a record on to the thread, or count it."""
-        if monotonic() - self._reported >= 1:
+        if self.waiting.empty():
             self.report()
-        kind = getattr(record, "sampled", None if record.name.startswith("acclimate") else record.name)
-        if kind is not None:
-            self._kinds[kind] += 1
-            if self._kinds[kind] > SAMPLED_PER_S:
-                self._left_out += 1
-                return
         super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
@@ -108,8 +97,6 @@ class LogQueue(QueueHandler):
 
     def report(self) -> None:
         """Log how many lines were left out, if any, and begin to count again."""
-        self._reported = monotonic()
-        self._kinds.clear()
         if self._left_out and not self.waiting.full():
             about = {"msg": "log lines left out", "levelname": "WARNING", "fields": {"lines": self._left_out}}
             self._left_out = 0
@@ -175,8 +162,7 @@ class AuditLog:
             with self._lock:
                 self._append(self.folder / f"{name}.jsonl", line, sync=not refused)
         except OSError as error:
-            extra = {"fields": {**fields, "reason": reason(error)}, "sampled": name if refused else None}
-            logger.error("audit log cannot be written", extra=extra)
+            logger.error("audit log cannot be written", extra={"fields": {**fields, "reason": reason(error)}})
 
     def _append(self, path: Path, line: bytes, sync: bool) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -197,8 +183,7 @@ class RequestLog:
 
     Every response gets the security `HEADERS`, and those of the API are kept out of HTTP caches. HEAD is answered as
     GET; the HTTP server leaves out the body. Administrative calls are in the audit log before they are answered.
-    `finished` is called after each request with method, path template, status and seconds. Requests without a valid
-    token, and refused requests of each caller, are sampled in the log; every other request has its line.
+    `finished` is called after each request with method, path template, status and seconds.
     """
 
     def __init__(self, app: ASGIApp, audit: AuditLog, finished: Callable[[str, str, int, float], None]) -> None:
@@ -251,8 +236,7 @@ def _log_request(scope: Scope, method: str, status: int, seconds: float) -> None
     token = caller.name if caller is not None and caller.token else None
     details = {"code": state["error"], "token": token, **_subject(scope)}
     fields |= {name: value for name, value in details.items() if value is not None}
-    sampled = f"requests of {token}" if caller is None or 400 <= status < 500 else None
-    logger.info("request", extra={"fields": {**fields, "duration_s": round(seconds, 6)}, "sampled": sampled})
+    logger.info("request", extra={"fields": {**fields, "duration_s": round(seconds, 6)}})
 
 
 async def _audit_request(audit: AuditLog, scope: Scope, status: int) -> None:
