@@ -350,7 +350,7 @@ def test_kinds_of_views(invoke, model, photos, tmp_path):
     refused = invoke(*run, *kind("diffusion"), "--encode", "generated=none", exit_code=2).stderr
     assert refused.startswith("error: no folder of generated images at none")
     assert "augmix views have no generated images" in invoke(*run, "--encode", "generated=.", exit_code=2).stderr
-    invoke("embed", *run[1:], "--views-kind", "crop", "--out", "f.safetensors")
+    invoke("embed", *run[1:], "--encode", "views_kind=crop", "--out", "f.safetensors")
     assert read_stream(tmp_path / "f.safetensors").views_kind == "crop"
 
 

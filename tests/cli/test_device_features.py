@@ -132,9 +132,8 @@ def test_options_reach_the_model_and_the_reader(invoke, tiny_clip, tiny_onnx, ph
     monkeypatch.setattr("acclimate.load_encoder", load)
     encode = ["--encode", "precision=bfloat16", "--encode", "compile=true", "--encode", "decoder=pillow"]
     invoke("classify", photos, "--model", "one", *labels, *out, "--device", "cpu", *encode)
-    how = ["--precision", "bfloat16", "--device", "cpu"]
-    invoke("embed", photos, "--model", "two", *labels, "--out", "features.npz", *how)
-    assert given == {"one": ("cpu", "bfloat16", True), "two": ("cpu", "bfloat16")}
+    invoke("embed", photos, "--model", "two", *labels, "--out", "features.npz", "--device", "cpu", *encode)
+    assert given == {"one": ("cpu", "bfloat16", True), "two": ("cpu", "bfloat16", True)}
     error = invoke(
         "classify", photos, "--model", "one", *labels, *out, "--encode", "decoder=nvjpeg", exit_code=2
     ).stderr

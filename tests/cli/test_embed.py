@@ -74,7 +74,7 @@ def test_images_of_no_label_are_learnt_from_and_not_scored(invoke, model, mixed,
 
 
 def test_an_unfinished_run_is_continued(invoke, model, mixed, here):
-    command = ("embed", mixed, *LABELS, *model, "--batch-size", 5)
+    command = ("embed", mixed, *LABELS, *model, "--encode", "batch_size=5")
     invoke(*command, "--out", "whole.run")
     shutil.move(here / "mixed" / "blue", here / "blue")
     invoke(*command, "--out", "part.run")
@@ -95,7 +95,7 @@ def test_a_stopped_command_keeps_what_it_has_encoded(tiny_onnx, here):
     (here / "many").mkdir()
     for index in range(400):
         draw("red", index).save(here / "many" / f"{index:03d}.png")
-    command = ["embed", "many", *LABELS, "--model", f"onnx:{tiny_onnx}", "--batch-size", "1", "--out", "a.run"]
+    command = ["embed", "many", *LABELS, "--model", f"onnx:{tiny_onnx}", "--encode", "batch_size=1", "--out", "a.run"]
     process = subprocess.Popen([sys.executable, "-m", "acclimate", *command], stderr=subprocess.PIPE, text=True)
     wait_until(lambda: (here / "a.run" / "owner").is_file() or process.poll() is not None)
     process.send_signal(signal.SIGTERM)

@@ -279,7 +279,7 @@ def test_learned_prompts_take_other_labels(invoke, tiny_clip, tiny_onnx, photos)
 
 def test_a_run_is_fitted_to_without_a_model(invoke, model, photos, tmp_path, monkeypatch):
     """The shots are those that are drawn of the images, and the versions those of the run."""
-    views = ("--views", 3, "--views-kind", "large-crop")
+    views = ("--views", 3, "--encode", "views_kind=large-crop")
     invoke("embed", photos, "--labels", "blue, green, red", *model, *views, "--out", "photos.run")
     invoke("embed", photos, "--labels", "blue, green", *model, "--out", "two.run")
     monkeypatch.setattr("acclimate.encoders.load_encoder", None)

@@ -46,7 +46,7 @@ def test_images_are_generated_once_and_used(invoke, tinted, photos, tiny_onnx, t
     assert "made: 1 image done, 39 were there already" in invoke(*command).stderr
     assert (tinted.calls, len(folder.files(name))) == ([name], 3)
     model = ("--labels", "red,green,blue", "--model", f"onnx:{tiny_onnx}")
-    diffusion = ("--views", 7, "--views-kind", "diffusion", "--generated", "made")
+    diffusion = ("--views", 7, "--encode", "views_kind=diffusion", "--encode", "generated=made")
     invoke("embed", photos, *model, *diffusion, "--out", "f.safetensors")
     stream = read_stream(tmp_path / "f.safetensors")
     assert (stream.views, stream.views_kind, len(stream)) == (7, "diffusion", 40)

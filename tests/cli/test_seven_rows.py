@@ -23,7 +23,7 @@ SETTINGS = ("--shots", "1", "--set", "coop.epochs=1", "--set", "cocoop.epochs=1"
 METHODS = ["zero-shot", "coop", "cocoop", "tip-adapter", "tpt", "difftpt", "tda"]
 IMAGES = "ImageNet's training images, 1 per class"
 OOD = RECIPES["ood"].datasets
-DIFFUSION = ("--views", "128", "--views-kind", "diffusion", "--generated", "generated")
+DIFFUSION = ("--views", "128", "--encode", "views_kind=diffusion", "--encode", "generated=generated")
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +68,11 @@ def runs(command):
 
     for key in (*OOD, "dtd"):
         embed(key, f"{key}.run")
-        embed(key, f"{key}-crop.run", "--views", "64", "--views-kind", "crop")
+        embed(key, f"{key}-crop.run", "--views", "64", "--encode", "views_kind=crop")
         embed(key, f"{key}-diffusion.run", *DIFFUSION)
         if DATASETS[key].views > 1 or key == "dtd":
-            embed(key, f"{key}-augmix.run", "--views", "64", "--views-kind", "augmix")
-    embed("imagenet#train:5", "train.run", "--views", "16", "--views-kind", "crop")
+            embed(key, f"{key}-augmix.run", "--views", "64", "--encode", "views_kind=augmix")
+    embed("imagenet#train:5", "train.run", "--views", "16", "--encode", "views_kind=crop")
     return made
 
 

@@ -222,7 +222,8 @@ class Reproduction:
                 return f"more training images ({str(error).rstrip('.')})"
         if not self._name_for(row, key):
             views = DATASETS[key].views_of(row.views)
-            return f"a run with views: `acclimate embed dataset:{key} --views {views} --views-kind {row.views_kind}`"
+            how = f"--views {views} --encode views_kind={row.views_kind}"
+            return f"a run with views: `acclimate embed dataset:{key} {how}`"
         return ""
 
     def _of(self, key: str, split: str = "test") -> dict[str, FeatureStream]:

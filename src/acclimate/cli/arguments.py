@@ -8,7 +8,7 @@ import warnings
 from ast import literal_eval
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -102,35 +102,7 @@ Views = Annotated[
         rich_help_panel=ADAPTING,
     ),
 ]
-ViewsKind = Annotated[
-    Literal["augmix", "crop", "large-crop", "diffusion"] | None,
-    typer.Option(
-        help="Crops with AugMix, crops, crops of at least half of the image, or crops and generated images.",
-        show_default="that of the method's authors",
-        rich_help_panel=ADAPTING,
-    ),
-]
-Generated = Annotated[
-    str | None,
-    typer.Option(
-        help="For diffusion views: a folder made by `acclimate generate`, or diffusers:MODEL.", rich_help_panel=ADAPTING
-    ),
-]
-BatchSize = Annotated[
-    int | None,
-    typer.Option(
-        help="Images encoded at once, counting views.", min=1, show_default="32, on a GPU 256", rich_help_panel=SPEED
-    ),
-]
 Device = Annotated[str, typer.Option(help="Where the model runs: auto, cpu, cuda, cuda:1, mps.", rich_help_panel=SPEED)]
-Precision = Annotated[
-    Literal["auto", "float32", "float16", "bfloat16"],
-    typer.Option(
-        help="Of a PyTorch model's image tower; auto is float16 on a CUDA GPU, float32 elsewhere.",
-        rich_help_panel=SPEED,
-    ),
-]
-
 Encode = Annotated[
     list[str] | None,
     typer.Option(

@@ -60,12 +60,9 @@ def embed(
     template: arguments.Templates = None,
     expand: arguments.Expand = True,
     views: arguments.Views = 1,
-    views_kind: arguments.ViewsKind = None,
-    generated: arguments.Generated = None,
     resume: Resume = False,
-    batch_size: arguments.BatchSize = None,
     device: arguments.Device = "auto",
-    precision: arguments.Precision = "auto",
+    encode: arguments.Encode = None,
 ) -> None:
     """Encode images once and keep their features; every method then runs on them in seconds.
 
@@ -82,15 +79,19 @@ def embed(
 
     _check_out(out, resume)
     of_dataset = source[0].startswith(DATASET)
-    job = _dataset_job(source[0], data, labels, template) if of_dataset else _image_job(source, labels, template, model)
-    encoder = load_encoder(model, device, precision)
+    encoded = arguments.parse_encoding(encode)
+    if of_dataset:
+        job = _dataset_job(source[0], data, labels, template)
+    else:
+        job = _image_job(source, labels, template, model, encoded.get("fps", 1.0))
+    encoder = load_encoder(model, device, encoded.get("precision", "auto"), encoded.get("compile", False))
     prepare = Preparer(
         encoder,
         views,
-        kind=views_kind or "augmix",
-        generator=None if generated is None else open_generator(generated, device),
+        kind=encoded.get("views_kind", "augmix"),
+        generator=open_generator(encoded["generated"], device) if "generated" in encoded else None,
         upright=not of_dataset,  # benchmarks read images as they are stored, whatever their EXIF data say
-        decoder="pillow" if of_dataset else "auto",
+        decoder=encoded.get("decoder", "pillow" if of_dataset else "auto"),
     )
     with stage_bars() as show:
         bar = partial(show, "encoding the labels")
@@ -103,7 +104,7 @@ def embed(
         with interruptible(
             f"what was encoded is in {out}; --resume continues." if path == out else "nothing was written."
         ):
-            _encode(run, job, head, prepare, batch_size)
+            _encode(run, job, head, prepare, encoded)
         stream = read_stream(path)
         if path != out:
             write_stream(stream, out)
@@ -124,14 +125,14 @@ def _check_out(out: Path, resume: bool) -> None:
         check_writable(out)
 
 
-def _image_job(source: list[str], labels: str | None, template: list[str] | None, model: str) -> Job:
+def _image_job(source: list[str], labels: str | None, template: list[str] | None, model: str, fps: float) -> Job:
     from acclimate.prompts.templates import DEFAULT_SET
 
     if labels is None:
         raise InputError('name the classes with --labels: a file, or "cat, dog".')
     names = arguments.read_labels(labels)
     arguments.note_language(names, model)
-    samples = arguments.list_images(source, "path", names)
+    samples = arguments.list_images(source, "path", names, fps)
     return Job(samples, names, arguments.read_templates(template), template or [DEFAULT_SET], {})
 
 
@@ -173,7 +174,7 @@ def _open_run(path: Path, features: dict[str, Any], resume: bool, job: Job) -> "
     return run
 
 
-def _encode(run: "Run", job: Job, head: "Head", prepare: "Preparer", batch_size: int | None) -> None:
+def _encode(run: "Run", job: Job, head: "Head", prepare: "Preparer", encoded: dict[str, Any]) -> None:
     """Append the images that a run does not have yet; name those that cannot be read on stderr."""
     from acclimate.reading.walk import encode_ahead
     from acclimate.run import RunWriter
@@ -184,7 +185,8 @@ def _encode(run: "Run", job: Job, head: "Head", prepare: "Preparer", batch_size:
     begun = run.images
     writer = RunWriter(run)
     complete = False
-    batches = encode_ahead(job.samples[begun:], prepare, batch_size=batch_size, start=begun)
+    how = {name: encoded[name] for name in ("batch_size", "workers") if name in encoded}
+    batches = encode_ahead(job.samples[begun:], prepare, start=begun, **how)
     try:
         for batch in show_encoding(batches, len(job.samples), begun):
             writer.append(batch)

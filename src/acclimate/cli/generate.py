@@ -25,7 +25,7 @@ def generate(
     max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
     device: arguments.Device = "auto",
 ) -> None:
-    """Generate variations of every image with a diffusion model, and store them for --generated.
+    """Generate variations of every image with a diffusion model, and store them for `--encode generated=`.
 
     The same command continues an interrupted run: images that have enough generated ones are skipped.
     """
