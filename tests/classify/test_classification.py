@@ -235,6 +235,8 @@ def test_a_run_of_another_model_is_refused(make, work, folder, tmp_path):
         classify(work / "y.csv", work / "x.run", "bundled")
     with pytest.raises(InputError, match=r"were made with another model"):
         list(Classifier(["a", "b"]).batches(work / "x.run"))
+    with pytest.raises(InputError, match=r"with --encode decoder pillow, not nvjpeg; leave --encode decoder out"):
+        Encoding(decoder="nvjpeg", given=frozenset({"decoder"})).of(Run.open(work / "x.run"), trusted=True)
 
 
 def test_a_classifier_takes_a_run(make, work, folder, model):

@@ -34,7 +34,12 @@ from acclimate.sources.source import Sample, can_be_read, read_file
 SOURCE_ONLY = ("source", "order", "follow", "fps", "passes", "origin", "freeze")
 MOST_RANKS = 10**6  # labels per row
 # Options of the values that features are made with, and of those that answers are computed with
-FEATURE_OPTIONS = {"model": "--model", "views": "--views", "decoder": "--decoder", "precision": "--precision"}
+FEATURE_OPTIONS = {
+    "model": "--model",
+    "views": "--views",
+    "decoder": "--encode decoder",
+    "precision": "--encode precision",
+}
 ANSWER_OPTIONS = {
     "labels": "--labels",
     "templates": "--template",
