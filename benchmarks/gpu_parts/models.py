@@ -44,7 +44,7 @@ def save_vit(folder: Path, photos: Sequence[Path], labels: Sequence[str], device
     for parameter in model.vision_model.parameters():
         if parameter.ndim > 1:
             parameter.data.mul_(GROWTH)
-    save_tokenizer(folder, labels, text["vocab_size"])
+    save_tokenizer(folder, labels, text["vocab_size"], ["input_ids", "attention_mask"])
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model.to(device)
     pixels = _pixels(photos, vision["image_size"], device)

@@ -103,7 +103,7 @@ def test_missing_sources_are_named(here):
             open_source(nothing)
     with pytest.raises(InputError, match=r"no file or folder at C:\\photos"):
         open_source("C:\\photos")
-    with pytest.raises(InputError, match=r"unknown prefix tar: in tar:x.*coop:, wds:, hfds:"):
+    with pytest.raises(InputError, match=r"unknown prefix tar: in tar:x.*coop:, dataset:, wds:, hfds:"):
         open_source("tar:x")
     for url in ("s3://bucket/*.png", "https://example.org/cat.jpg"):
         with pytest.raises(InputError, match=r"is a URL, which is not downloaded; download the images"):
