@@ -26,7 +26,10 @@ RAY_WARNS = [
 ]
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
+    """Mark the tests, and put those that start a Ray of their own first, before this process is connected to one."""
+    items.sort(key=lambda item: "own_rays" not in item.path.parts)
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("ray")
