@@ -425,7 +425,7 @@ class Classifier:
 
     @property
     def about_features(self) -> dict[str, Any]:
-        """What makes the features: the model, and how images are read."""
+        """Model and settings of reading that features are made with."""
         return {"model": self.model, **self.preparer.about}
 
     @exclusive

@@ -496,7 +496,8 @@ class SecondAnswers:
 
     def take(self, count: int) -> tuple[HostArray, HostArray]:
         """Return the best classes and their probabilities (count, top_k) of the next samples."""
-        classes, scores = [self._classes], [self._scores]
+        classes = [self._classes]
+        scores = [self._scores]
         held = len(self._classes)
         while held < count:
             more_classes, more_scores = next(self._blocks)
@@ -504,7 +505,8 @@ class SecondAnswers:
             scores.append(more_scores)
             held += len(more_classes)
         all_classes, all_scores = (np.concatenate([each for each in parts if len(each)]) for parts in (classes, scores))
-        self._classes, self._scores = all_classes[count:], all_scores[count:]
+        self._classes = all_classes[count:]
+        self._scores = all_scores[count:]
         return all_classes[:count], all_scores[:count]
 
 

@@ -19,7 +19,7 @@ from acclimate.classify.summary import Summary, summarise
 from acclimate.classify.table import Table
 from acclimate.errors import InputError, StateError, count, reason
 from acclimate.files import MAX_SNAPSHOT, read_regular, write_atomically, writing
-from acclimate.methods import state_to_bytes
+from acclimate.methods import Adapter, state_to_bytes
 from acclimate.predict import Prediction, Predictions, SecondAnswers, readable_name, refuse_none, true_labels
 from acclimate.run import PART_IMAGES, PART_SECONDS, STATE, Batch, Run, RunWriter
 from acclimate.sources.source import Sample
@@ -239,7 +239,6 @@ class Classification:
     def _teach(self, run: Run, corrections: Mapping[str, str]) -> dict[str, str]:
         """Teach the adapter the right labels of images of the run; returns those that are among its labels."""
         adapter = self.classifier.adapter
-        features = run.stored_features
         rows = readable_rows(run)
         labels = adapter.head.class_names
         known = {name: label for name, label in corrections.items() if label in labels and name in rows}
@@ -247,9 +246,7 @@ class Classification:
             gone = count(len(corrections) - len(known), "correction")
             self.notes.append(f"{gone} left out: there is no such label, or no such image, here.")
         if known:
-            taught = np.concatenate([features[rows[name] : rows[name] + 1] for name in known])
-            classes = [adapter.head.class_names.index(label) for label in known.values()]
-            adapter.corrections.correct(taught, classes, names=list(known))
+            teach(adapter, run, known)
         return known
 
     def _finish(self) -> None:
@@ -305,6 +302,14 @@ class Classification:
             self.run.answer["state_digest"] = digest(path)
 
 
+def teach(adapter: Adapter, run: Run, labels: Mapping[str, str]) -> None:
+    """Correct the images of a run that have these names to these labels, which must be among those of the adapter."""
+    rows = readable_rows(run)
+    features = run.stored_features[np.array([rows[name] for name in labels])]
+    classes = [adapter.head.class_names.index(label) for label in labels.values()]
+    adapter.corrections.correct(features, classes, names=list(labels))
+
+
 def readable_rows(run: Run) -> dict[str, int]:
     """Return the row of the features of each image of a run that could be read, by its name as results have it."""
     names = [readable_name(name) for name, error in zip(run.names, run.errors, strict=True) if error is None]
@@ -347,6 +352,7 @@ def _effect(before: Sequence[Predictions], after: Sequence[Predictions]) -> Effe
         if others.any():
             rows = {label: row for row, label in enumerate(new.labels)} | {None: -1}
             truths = np.array([rows[truth] for truth in new.truths])[others]
-            was, now = old.classes[others, 0], new.classes[others, 0]
+            was = old.classes[others, 0]
+            now = new.classes[others, 0]
             counts += [len(now), (was != now).sum(), (truths >= 0).sum(), (was == truths).sum(), (now == truths).sum()]
     return Effect(*counts.tolist())

@@ -244,7 +244,9 @@ def _judged(columns: "_Columns") -> dict[str, Any]:
     """Return the counts over the images whose true label is known."""
     labels = columns.labels
     judged = np.flatnonzero((columns.truths >= 0) & ~columns.corrected)
-    truth, best, score = columns.truths[judged], columns.best[judged], columns.scores[judged]
+    truth = columns.truths[judged]
+    best = columns.best[judged]
+    score = columns.scores[judged]
     right = best == truth
     was_right = columns.zero_shot[judged] == truth
     return {
@@ -326,7 +328,8 @@ def _first(rows: HostArray, ranks: HostArray, most: int) -> HostArray:
     """Return those of the rows with the lowest ranks, of equal ones the earlier."""
     if len(rows) > 2 * most:  # sorting all of a million takes longer
         low = ranks <= np.partition(ranks, most)[most]
-        rows, ranks = rows[low], ranks[low]
+        rows = rows[low]
+        ranks = ranks[low]
     return np.asarray(rows[np.argsort(ranks, kind="stable")[:most]])
 
 

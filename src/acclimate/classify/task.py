@@ -14,7 +14,7 @@ from typing import Any
 
 from acclimate import __version__
 from acclimate.classifier import Classifier
-from acclimate.classify.classification import FINAL, Classification, digest
+from acclimate.classify.classification import Classification, digest
 from acclimate.classify.table import Table
 from acclimate.errors import InputError, RunError, StateError, count
 from acclimate.evidence import Head
@@ -97,7 +97,7 @@ class Task:
         unsure: answers with a lower score are marked.
         passes: 2 to answer once more at the end.
         freeze: True to learn nothing.
-        order: "path" or "seed:N".
+        order: "path" or "shuffled:N".
         fps: frames per second of videos.
         follow: True to wait for more images.
         batch_size: images that are encoded at once.
@@ -428,8 +428,7 @@ class Job:
                 f"{path} is the run of {there.answer['table']}; choose another --out, with another name before the dot."
             )
         if (there is not None or self.out.exists()) and not self.overwrite:
-            incomplete = there is not None and there.answer.get("answers") != FINAL
-            how = "--resume to continue it, or " if incomplete or there is not None else ""
+            how = "" if there is None else "--resume to continue it, or "
             raise InputError(f"{self.out} exists; pass {how}--overwrite to replace it.")
         own = there is not None and there.feature_path == there.path and there.images
         if self.run is not None and own and path.resolve() != self.run.feature_path.resolve():

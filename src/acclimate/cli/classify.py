@@ -208,6 +208,7 @@ def _classify(job: "Job", truth: Path | None, report: Path | None, counts: str |
     from acclimate.classify.task import open_classifier
     from acclimate.files import check_writable
     from acclimate.predict import NONE
+    from acclimate.run import START
     from acclimate.sources.follow import Follow
 
     task = job.task
@@ -221,7 +222,7 @@ def _classify(job: "Job", truth: Path | None, report: Path | None, counts: str |
     job.check_out()
     _say_what_is_encoded_again(job)
     samples = _list_samples(job)
-    start = job.run.path / "start.safetensors" if continued and job.run is not None else job.state
+    start = job.run.path / START if continued and job.run is not None else job.state
     arguments.note_labels(task.labels or (), job.encoding.model)
     with stage_bars() as progress:
         classifier = open_classifier(job.task, job.encoding, job.run, start, progress)

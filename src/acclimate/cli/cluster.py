@@ -167,6 +167,7 @@ def _classify(job: "Job", results: "Results", pool: "Pool", address: str | None)
     from acclimate.cluster.cluster_run import classify_on_cluster
     from acclimate.cluster.connection import connect, send_plugins
     from acclimate.cluster.machines import alive, check_machines
+    from acclimate.run import START
     from acclimate.sources.urls import list_images
 
     samples = _list_samples(job, list_images)
@@ -176,7 +177,7 @@ def _classify(job: "Job", results: "Results", pool: "Pool", address: str | None)
         if address is not None or len(nodes) > 1:
             check_machines(results.folder, samples[0])
         task = replace(job.task, batch_size=job.task.batch_size or (256 if pool.gpus else 32))
-        start = results.state if job.run is None else job.run.path / "start.safetensors"
+        start = results.state if job.run is None else job.run.path / START
         with stage_bars() as progress:
             here = replace(job.encoding, decoder="auto")
             classifier = open_classifier(task, here, job.run, start, progress)

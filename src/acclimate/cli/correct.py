@@ -145,10 +145,8 @@ def _check_readable(run: "Run", labels: "Mapping[str, str]") -> None:
 
 def _teach_state(path: Path, run: "Run", labels: "Mapping[str, str]", undo: list[str], model: str, device: str) -> str:
     """Teach a state file as it is now, which others may have learnt into; returns a sentence on it."""
-    import numpy as np
-
     from acclimate import save_state
-    from acclimate.classify.classification import readable_rows
+    from acclimate.classify.classification import teach
     from acclimate.methods import MODEL, fit_note
 
     adapter, notes = _load_state(path, model, device)
@@ -160,11 +158,7 @@ def _teach_state(path: Path, run: "Run", labels: "Mapping[str, str]", undo: list
     if labels:
         if unknown := [label for label in labels.values() if label not in adapter.head.class_names]:
             raise InputError(f"{path} has no label {unknown[0]!r}; leave --state out, or name that of the run.")
-        rows = readable_rows(run)
-        features = run.stored_features
-        taught = np.concatenate([features[rows[name] : rows[name] + 1] for name in labels])
-        classes = [adapter.head.class_names.index(label) for label in labels.values()]
-        adapter.corrections.correct(taught, classes, names=list(labels))
+        teach(adapter, run, labels)
     save_state(adapter, path, notes)
     return f" {path} has {count(len(adapter.corrections), 'correction')}."
 

@@ -160,7 +160,7 @@ class Preparer:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What makes the features of images, as a run records it: the encoder, and how images are read."""
+        """Encoder and settings of reading that features are made with, as a run records them."""
         return {
             "fingerprint": self.encoder.fingerprint,
             "dim": self.encoder.dim,
@@ -209,7 +209,7 @@ class Preparer:
 
     @cached_property
     def _own_input(self) -> Any:
-        """What the encoder makes of an image."""
+        """Input of the encoder for an empty image, by which others are compared."""
         return self.encoder.prepare(Image.new("RGB", (64, 64)))
 
     def accept(self, image: PreparedImage) -> Any:
